@@ -1,0 +1,1 @@
+"""The modules of The KV-Pipe Handbook, one family per chapter."""
