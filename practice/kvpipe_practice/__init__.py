@@ -1,0 +1,1 @@
+"""The judge of the KV-Pipe Handbook: graded exercises that run outside the learner's reach."""

@@ -1,0 +1,205 @@
+"""Is the value right? Exact where exact is due, within a tolerance relative to the data elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from .case import Tolerance
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One difference: its kind, one sentence, lines that tell more, lines that tell the answer."""
+
+    kind: str
+    message: str
+    lines: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+
+def kind_name(value: Any) -> str:
+    """A type in the words of a learner."""
+    if value is None:
+        return "None"
+    kind = type(value)
+    module = kind.__module__.partition(".")[0]
+    return f"{module}.{kind.__name__}" if module in ("torch", "numpy") else kind.__name__
+
+
+def compare(
+    got: Any, expected: Any, tolerance: Tolerance | None, where: str = ""
+) -> Finding | None:
+    """The first difference between a result and what was expected, None if there is none."""
+    if got is None and expected is not None:
+        if where:
+            return Finding("type", f"{where} is None; expected a {kind_name(expected)}")
+        return Finding("missing_return", "your function returned None; is a `return` missing?")
+    if is_array(expected):
+        return compare_arrays(got, expected, tolerance, where)
+    if isinstance(expected, bool | str) or expected is None:
+        if type(got) is not type(expected):
+            return wrong_type(got, expected, where)
+        return None if got == expected else wrong_value(got, expected, where)
+    if isinstance(expected, int | float):
+        return compare_numbers(got, expected, tolerance, where)
+    if isinstance(expected, dict):
+        return compare_dicts(got, expected, tolerance, where)
+    if isinstance(expected, list | tuple):
+        return compare_sequences(got, expected, tolerance, where)
+    raise TypeError(f"cases.py expects a {kind_name(expected)}, which cannot be compared")
+
+
+def is_array(value: Any) -> bool:
+    return kind_name(value) in ("torch.Tensor", "torch.Parameter", "numpy.ndarray")
+
+
+def subject(where: str) -> str:
+    return where or "your result"
+
+
+def wrong_type(got: Any, expected: Any, where: str) -> Finding:
+    return Finding(
+        "type", f"{subject(where)} is a {kind_name(got)}; expected a {kind_name(expected)}"
+    )
+
+
+def wrong_value(got: Any, expected: Any, where: str) -> Finding:
+    values = (f"expected {expected!r:.300}", f"got {got!r:.300}")
+    return Finding("value", f"{subject(where)} is wrong", values=values)
+
+
+def compare_numbers(got: Any, expected: Any, tolerance: Tolerance | None, where: str):
+    """Integers exactly; floats within the tolerance, if the problem has one."""
+    if type(got) not in (int, float) or (type(expected) is int and type(got) is not int):
+        return wrong_type(got, expected, where)
+    if math.isnan(got):
+        return Finding("nan", f"{subject(where)} is NaN", values=(f"expected {expected!r}",))
+    if type(expected) is int or tolerance is None or math.isinf(expected) or math.isinf(got):
+        return None if got == expected else wrong_value(got, expected, where)
+    error, allowed = abs(got - expected), tolerance.rel * abs(expected)
+    if error <= allowed:
+        return None
+    found = wrong_value(got, expected, where)
+    lines = (f"error {error:.3g}, allowed {allowed:.3g} ({tolerance.why})",)
+    return Finding("value", found.message, lines, found.values)
+
+
+def compare_dicts(got: Any, expected: dict, tolerance: Tolerance | None, where: str):
+    if type(got) is not dict:
+        return wrong_type(got, expected, where)
+    if got.keys() != expected.keys():
+        return Finding(
+            "value",
+            f"{subject(where)} has the wrong keys",
+            values=(f"expected {sorted(map(str, expected))}", f"got {sorted(map(str, got))}"),
+        )
+    for key, value in expected.items():
+        if found := compare(got[key], value, tolerance, f"{where or 'result'}[{key!r}]"):
+            return found
+    return None
+
+
+def compare_sequences(got: Any, expected: list | tuple, tolerance: Tolerance | None, where: str):
+    """Lists and tuples count as the same; lengths and items must agree."""
+    if type(got) not in (list, tuple):
+        return wrong_type(got, expected, where)
+    if len(got) != len(expected):
+        n = f"{subject(where)} has {len(got)} items; expected {len(expected)}"
+        values = (f"expected {expected!r:.300}", f"got {got!r:.300}")
+        return Finding("shape", n, values=values)
+    for i, (one, other) in enumerate(zip(got, expected, strict=True)):
+        if found := compare(one, other, tolerance, f"{where or 'result'}[{i}]"):
+            return found
+    return None
+
+
+def compare_arrays(got: Any, expected: Any, tolerance: Tolerance | None, where: str):
+    """Type, shape, dtype, NaN, then values."""
+    name = subject(where)
+    if not is_array(got) or kind_name(got).split(".")[0] != kind_name(expected).split(".")[0]:
+        return wrong_type(got, expected, where)
+    if tuple(got.shape) != tuple(expected.shape):
+        return Finding(
+            "shape", f"{name} has shape {tuple(got.shape)}; expected {tuple(expected.shape)}"
+        )
+    if got.dtype != expected.dtype:
+        return Finding("dtype", f"{name} has dtype {got.dtype}; expected {expected.dtype}")
+    exact = tolerance is None or not is_floating(expected)
+    return differing_elements(as_float64(got), as_float64(expected), exact, tolerance, name)
+
+
+def is_floating(array: Any) -> bool:
+    return "float" in str(array.dtype) or "complex" in str(array.dtype)
+
+
+def as_float64(array: Any) -> Any:
+    """As a numpy array in which values can be subtracted without overflow."""
+    import numpy
+
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        array = array.detach().cpu()
+        array = (array.double() if array.is_floating_point() else array).numpy()
+    if array.dtype == numpy.bool_ or array.dtype.kind in "iu":
+        return array.astype(numpy.int64) if array.dtype != numpy.int64 else array
+    return array.astype(numpy.complex128 if array.dtype.kind == "c" else numpy.float64)
+
+
+def allowed_error(expected: Any, tolerance: Tolerance) -> Any:
+    """Per element: rel x the larger of its magnitude and its row's (or tensor's) root mean square."""
+    import numpy
+
+    magnitude = numpy.where(numpy.isfinite(expected), abs(expected), 0.0)
+    axis = -1 if tolerance.per == "row" and magnitude.ndim else None
+    if not magnitude.size:
+        return magnitude
+    rms = numpy.sqrt(numpy.mean(magnitude**2, axis=axis, keepdims=True))
+    return tolerance.rel * numpy.maximum(magnitude, rms)
+
+
+def differing_elements(got: Any, expected: Any, exact: bool, tolerance: Any, name: str):
+    """How many elements are wrong, which first, and how far off the worst is."""
+    import numpy
+
+    if exact:
+        wrong, allowed = got != expected, None
+    else:
+        if numpy.isnan(got).any():
+            return nan_finding(got, expected, name)
+        allowed = allowed_error(expected, tolerance)
+        with numpy.errstate(invalid="ignore"):
+            error = numpy.where(got == expected, 0.0, abs(got - expected))
+        wrong = ~(error <= allowed)
+    if not wrong.any():
+        return None
+    first = tuple(int(i) for i in numpy.argwhere(wrong)[0])
+    lines = []
+    value = (
+        f"first wrong element {list(first)}: expected {expected[first].item():.7g}, "
+        f"got {got[first].item():.7g}"
+    )
+    if allowed is not None:
+        worst = numpy.unravel_index(numpy.argmax(numpy.where(wrong, error, -1)), error.shape)
+        lines.append(
+            f"largest error {error[worst]:.3g}, allowed there {allowed[worst]:.3g} "
+            f"({tolerance.rel:g} of the data's size)"
+        )
+        lines.append(f"why this tolerance: {tolerance.why}")
+    message = f"{int(wrong.sum()):,} of {wrong.size:,} elements of {name} are wrong"
+    return Finding("value", message, tuple(lines), (value,))
+
+
+def nan_finding(got: Any, expected: Any, name: str) -> Finding:
+    import numpy
+
+    bad = numpy.isnan(got)
+    first = tuple(int(i) for i in numpy.argwhere(bad)[0])
+    return Finding(
+        "nan",
+        f"{int(bad.sum()):,} of {bad.size:,} elements of {name} are NaN",
+        (f"first NaN at {list(first)}",),
+        (f"expected there {expected[first].item():.7g}",),
+    )

@@ -1,0 +1,237 @@
+"""The judge itself: runs every case of a problem against an answer and says what is so."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from . import wire
+from .case import Case
+from .compare import compare
+from .hosts import Host
+from .problems import Problem, wrong_function
+from .results import CaseResult, Failure, Report
+from .rules import check_source
+from .runner import Outcome, Process
+from .verdicts import failure_of
+
+MAX_TIMEOUTS = 3
+
+
+@dataclass(frozen=True)
+class Submission:
+    """An answer to judge: its text and the file name to show."""
+
+    source: str
+    file: str
+
+
+class Run:
+    """One submission against one problem's cases, on one host."""
+
+    def __init__(self, problem: Problem, submission: Submission, host: Host, static: bool) -> None:
+        self.problem, self.submission, self.host, self.static = problem, submission, host, static
+        self.process: Process | None = None
+        self.n_timeouts = 0
+        self.printed = ""
+
+    def load(self) -> Failure | None:
+        """A fresh process with the learner's file loaded, or why that failed."""
+        self.process = Process(self.host)
+        request = {
+            "op": "load",
+            "source": self.submission.source,
+            "filename": self.submission.file,
+            "function": self.problem.function,
+            "forbidden": self.problem.forbidden,
+            "required": self.problem.required,
+            "limits": {
+                "folder": self.process.folder,
+                "memory_bytes": self.problem.memory_bytes,
+            },
+        }
+        outcome = self.process.exchange(request, b"", self.problem.limit_s)
+        self.printed = outcome.printed
+        if outcome.kind == "loaded":
+            return None
+        return failure_of(
+            outcome,
+            self.problem,
+            self.submission,
+            "while your file was imported",
+            self.problem.limit_s,
+        )
+
+    def case(self, case: Case) -> CaseResult:
+        """Judge one case; a process that died is replaced first."""
+        if self.n_timeouts >= MAX_TIMEOUTS:
+            why = f"skipped: {MAX_TIMEOUTS} cases ran into the time limit before it"
+            return CaseResult(case, "skip", Failure("skipped", why))
+        if self.process is None or not self.process.alive:
+            failure = self.load()
+            if failure:
+                return CaseResult(case, "fail", failure)
+        encoder = wire.Encoder()
+        tree = encoder.encode(list(case.inputs.values()))
+        limit_s = case.limit_s or self.problem.limit_s
+        outcome = self.process.exchange(
+            {"op": "call", "inputs": tree}, bytes(encoder.block), limit_s
+        )
+        self.n_timeouts += outcome.kind == "timeout"
+        return self.result(case, outcome, limit_s)
+
+    def result(self, case: Case, outcome: Outcome, limit_s: float) -> CaseResult:
+        """The verdict on one case, from data."""
+        got, failure = None, None
+        if outcome.kind == "returned":
+            try:
+                got = wire.decode(outcome.header.get("value"), outcome.block)
+            except wire.WireError as error:
+                failure = Failure("malformed", f"your result could not be read: {error}")
+            else:
+                failure = self.judge_value(case, got, outcome.header.get("mutated") is True)
+        else:
+            failure = failure_of(
+                outcome, self.problem, self.submission, f"in case {case.name}", limit_s
+            )
+        status = "fail" if failure else "pass"
+        return CaseResult(case, status, failure, outcome.printed, outcome.seconds, got)
+
+    def judge_value(self, case: Case, got: Any, mutated: bool) -> Failure | None:
+        tolerance = self.problem.tolerance(case)
+        found = compare(got, case.expected, tolerance)
+        if found:
+            return Failure.of(found, case.hidden, recognise(self.problem, case, got))
+        if mutated:
+            return Failure(
+                "mutated",
+                "your function changed one of its inputs",
+                ("the caller still needs them; work on a copy, or avoid methods that end in _",),
+            )
+        return None
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.end()
+
+
+def recognise(problem: Problem, case: Case, got: Any) -> str:
+    """The message of the wrong answer that gives the same result, if there is one."""
+    tolerance = problem.tolerance(case)
+    for wrong in problem.wrong:
+        if wrong.kind in ("timeout", "crash", "memory", "output"):
+            continue
+        try:
+            same = wrong_function(wrong, problem.function)(*deepcopy(list(case.inputs.values())))
+            if compare(got, same, tolerance) is None:
+                return wrong.message
+        except Exception:  # a wrong answer may fail in any way on a case that is not its own
+            continue
+    return ""
+
+
+def judge(
+    problem: Problem,
+    submission: Submission,
+    host: Host,
+    *,
+    seed: int | None = None,
+    only: str | None = None,
+    static: bool = True,
+    on_case: Callable[[CaseResult], None] | None = None,
+) -> Report:
+    """Judge one submission; `only` runs one case, which never accepts the whole."""
+    started = time.perf_counter()
+    seed = secrets.randbits(31) if seed is None else seed
+    report = Report(
+        problem.slug, problem.title, submission.file, submission.source, seed, "not accepted"
+    )
+    failure = untouched(problem, submission)
+    if failure is None and static:
+        failure = check_source(submission.source, problem)
+    if failure is None:
+        run = Run(problem, submission, host, static)
+        try:
+            report = run_cases(run, report, only, on_case)
+        finally:
+            run.close()
+    else:
+        report = replace(report, failure=failure, verdict=verdict(failure))
+    return replace(report, seconds=time.perf_counter() - started)
+
+
+def run_cases(
+    run: Run, report: Report, only: str | None, on_case: Callable[[CaseResult], None] | None
+) -> Report:
+    """Every case, in order; later cases run whatever happened to earlier ones."""
+    cases = run.problem.cases(report.seed)
+    chosen = choose(cases, only, run.problem)
+    if failure := run.load():
+        return replace(
+            report,
+            failure=failure,
+            verdict=verdict(failure),
+            printed=run.printed,
+            n_cases=len(cases),
+            results=tuple(
+                CaseResult(c, "skip", Failure("skipped", "skipped: your file did not load"))
+                for c in chosen
+            ),
+        )
+    printed, results = run.printed, []
+    for case in chosen:
+        results.append(run.case(case))
+        if on_case:
+            on_case(results[-1])
+    report = replace(report, results=tuple(results), n_cases=len(cases), printed=printed)
+    return replace(report, verdict=overall(report))
+
+
+def choose(cases: list[Case], only: str | None, problem: Problem) -> Iterable[Case]:
+    """All cases, or the named one."""
+    if only is None:
+        return cases
+    named = [case for case in cases if case.name == only]
+    if not named:
+        names = ", ".join(case.name for case in cases)
+        raise ValueError(f"{problem.slug} has no case {only!r}; it has: {names}")
+    return named
+
+
+def overall(report: Report) -> str:
+    """Accepted only if every case of the problem ran and passed."""
+    if report.first_failure:
+        return verdict(report.first_failure)
+    if report.n_passed == report.n_cases and report.n_cases > 0:
+        return "accepted"
+    return f"not judged in full: {report.n_passed} of {report.n_cases} cases ran"
+
+
+def verdict(failure: Failure) -> str:
+    """The verdict a failure gives, in a few plain words."""
+    if failure.kind in ("value", "shape", "dtype", "nan", "type", "missing_return", "mutated"):
+        return "wrong answer"
+    return {
+        "not_started": "not started",
+        "syntax": "syntax error",
+        "exception": "error",
+    }.get(failure.kind, failure.message.partition("\n")[0])
+
+
+def untouched(problem: Problem, submission: Submission) -> Failure | None:
+    """The kind first message for a stub nobody has worked on yet."""
+    if submission.source.split() != problem.stub.split():
+        return None
+    return not_started(submission)
+
+
+def not_started(submission: Submission) -> Failure:
+    return Failure(
+        "not_started",
+        "nothing is written here yet, so this failure is as it should be",
+        (f"open {submission.file}, replace the line that raises, save, and test again",),
+    )

@@ -1,0 +1,150 @@
+"""One judged run: sends inputs to the answer's process, takes back data, keeps every limit."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from . import wire
+from .hosts import Child, Host
+
+OUTPUT_LIMIT_BYTES = 2**20
+OUTPUT_SETTLE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came back from one request.
+
+    `kind` is the reply's own (`loaded`, `nofunction`, `returned`, `raised`, `unsendable`) or
+    `timeout`, `dead`, `output` (printed too much) or `malformed`.
+    """
+
+    kind: str
+    header: dict
+    block: bytes
+    printed: str
+    seconds: float
+    exit_code: int | None = None
+
+
+class Output:
+    """What the answer prints, read all the time so that it never blocks, kept up to a limit."""
+
+    def __init__(self, stream: Any, overflow: Any) -> None:
+        self.stream, self.overflow = stream, overflow
+        self.held = bytearray()
+        self.changed = threading.Condition()
+        self.ended = False
+        threading.Thread(target=self._pump, daemon=True).start()
+
+    def _pump(self) -> None:
+        total = 0
+        try:
+            while chunk := self.stream.read(65536):
+                with self.changed:
+                    total += len(chunk)
+                    if len(self.held) <= OUTPUT_LIMIT_BYTES:
+                        self.held += chunk
+                        if len(self.held) > OUTPUT_LIMIT_BYTES:
+                            self.overflow()
+                    self.changed.notify_all()
+        except (OSError, ValueError):
+            pass
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+    def take(self, marker: bytes) -> str:
+        """The text up to the marker, or all there is if it does not come in time."""
+
+        def arrived() -> bool:
+            return marker in self.held or self.ended
+
+        with self.changed:
+            self.changed.wait_for(arrived, OUTPUT_SETTLE_S)
+            text, _, rest = bytes(self.held).partition(marker)
+            self.held[:] = rest
+        return text.decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+class Process:
+    """The judge's end of one answer's process."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.folder = tempfile.mkdtemp(prefix="kvpipe-answer-")
+        self.child: Child = host.open(self.folder)
+        self.events: queue.Queue = queue.Queue()
+        self.outbox: queue.Queue = queue.Queue()
+        self.output = Output(self.child.output, lambda: self.events.put(("output", {}, b"")))
+        self.threads = [
+            threading.Thread(target=step, daemon=True) for step in (self._read, self._write)
+        ]
+        for thread in self.threads:
+            thread.start()
+        self.exit_code: int | None = None
+
+    def _read(self) -> None:
+        try:
+            while (message := wire.read_message(self.child.results)) is not None:
+                self.events.put(("reply", *message))
+            self.events.put(("dead", {}, b""))
+        except wire.WireError as error:
+            self.events.put(("malformed", {"message": str(error)}, b""))
+        except (OSError, ValueError):
+            self.events.put(("dead", {}, b""))
+
+    def _write(self) -> None:
+        while (data := self.outbox.get()) is not None:
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[self.child.requests.write(view) :]
+            except (OSError, ValueError):
+                return
+
+    def exchange(self, request: dict, block: bytes, limit_s: float) -> Outcome:
+        """Send one request and wait for its reply; after anything but a reply the process ends."""
+        token = secrets.token_hex(8)
+        started = time.perf_counter()
+        self.outbox.put(wire.pack({**request, "token": token}, block))
+        try:
+            kind, header, data = self.events.get(timeout=limit_s)
+        except queue.Empty:
+            kind, header, data = "timeout", {}, b""
+        seconds = time.perf_counter() - started
+        if kind == "reply":
+            if header.get("token") == token and isinstance(header.get("op"), str):
+                kind = header["op"]
+            else:
+                kind, header = "malformed", {"message": "a message that answers no request"}
+        if kind in ("timeout", "dead", "output", "malformed"):
+            self.end(expect_dead=kind == "dead")
+        printed = self.output.take(b"\x00kvp:" + token.encode() + b"\x00")
+        return Outcome(kind, header, data, printed, seconds, self.exit_code)
+
+    @property
+    def alive(self) -> bool:
+        return self.exit_code is None
+
+    def end(self, expect_dead: bool = False) -> None:
+        """End the process and everything it started; remove its folder."""
+        if not self.alive:
+            return
+        self.exit_code = self.host.end(self.child, expect_dead)
+        self.outbox.put(None)
+        for thread in self.threads:
+            thread.join(timeout=0.5)
+        for stream in (self.child.requests, self.child.results):
+            try:
+                stream.close()
+            except OSError:
+                continue
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,96 @@
+"""From what happened to an answer's process to a failure in plain words."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from .problems import Problem
+from .results import Failure
+from .runner import OUTPUT_LIMIT_BYTES, Outcome
+
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "Unable to allocate")
+MAX_FRAMES = 12
+
+
+def failure_of(
+    outcome: Outcome, problem: Problem, submission: Any, where: str, limit_s: float
+) -> Failure:
+    """The failure of any outcome that is not a value."""
+    match outcome.kind:
+        case "timeout":
+            return timeout(where, limit_s)
+        case "dead":
+            return dead(outcome.exit_code, where)
+        case "output":
+            text = f"printed more than {OUTPUT_LIMIT_BYTES // 2**20} MiB {where}"
+            return Failure("output", text)
+        case "raised":
+            return raised(outcome.header, submission, problem, where)
+        case "nofunction":
+            return no_function(outcome.header, problem, submission)
+        case "unsendable":
+            return Failure("type", f"your result cannot be judged: {outcome.header.get('message')}")
+    detail = outcome.header.get("message", "an unknown message")
+    return Failure("malformed", f"your code wrote to the judge's channel {where}", (str(detail),))
+
+
+def timeout(where: str, limit_s: float) -> Failure:
+    hint = "an endless loop, or work that grows much faster than the input?"
+    return Failure("timeout", f"timeout {where} after {limit_s:g} s", (hint,))
+
+
+def dead(exit_code: int | None, where: str) -> Failure:
+    """A process that ended without a reply: by a signal, or by ending itself."""
+    code = exit_code or 0
+    if code >= 0:
+        text = f"crashed: the process ended itself with exit code {code} {where}"
+        return Failure("crash", text, ("a result must be returned; nothing was",))
+    lines = [signal_name(-code)]
+    if -code == 9:
+        lines.append("often the system ends a process this way when memory runs out")
+    return Failure("crash", f"crashed (signal {-code}) {where}", tuple(lines))
+
+
+def signal_name(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name}: {signal.strsignal(number)}"
+    except ValueError:
+        return f"signal {number}"
+
+
+def raised(header: dict, submission: Any, problem: Problem, where: str) -> Failure:
+    """An exception, its frames from the learner's file on."""
+    kinds = [str(kind) for kind in header.get("kinds", ())]
+    name, message = str(header.get("type")), str(header.get("message"))
+    frames = clean_frames(header.get("frames"), submission.file)
+    if "NotImplementedError" in kinds:
+        from .judging import not_started
+
+        return not_started(submission)
+    if "MemoryError" in kinds or any(text in message for text in OUT_OF_MEMORY):
+        size = f"{problem.memory_bytes / 2**30:g} GiB"
+        lines = (f"the limit is {size} more than at the start", message.partition("\n")[0])
+        return Failure("memory", f"out of memory {where}", lines, frames=frames)
+    if "SystemExit" in kinds:
+        return Failure("exit", f"your code called sys.exit {where}", frames=frames)
+    text = f"{name}: {message}" if message else name
+    return Failure("exception", f"{text}", frames=frames)
+
+
+def clean_frames(frames: Any, file: str) -> tuple[tuple[str, int, str], ...]:
+    """Frames from the first one in the learner's file on; anything malformed is dropped."""
+    good = [
+        (frame[0], frame[1], frame[2])
+        for frame in (frames if isinstance(frames, list) else [])
+        if isinstance(frame, list) and list(map(type, frame)) == [str, int, str]
+    ]
+    starts = [i for i, frame in enumerate(good) if frame[0] == file]
+    return tuple(good[starts[0] :][:MAX_FRAMES]) if starts else ()
+
+
+def no_function(header: dict, problem: Problem, submission: Any) -> Failure:
+    names = [str(name) for name in header.get("names", ())][:10]
+    has = f"it defines {', '.join(names)}" if names else "it defines no function"
+    text = f"{submission.file} has no function {problem.function}; {has}"
+    return Failure("nofunction", text, ("keep the name and the parameters of the stub",))
