@@ -9,6 +9,7 @@ Letters: B batch, T queries, S keys, H query heads, K KV heads, D head size.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,6 +24,21 @@ def visible(q_positions: Tensor, k_positions: Tensor, window: int | None = None)
     k = (k_positions[:, None] if k_positions.ndim == 2 else k_positions)[:, :, None]
     seen = (k >= 0) & (k <= q)
     return seen if window is None else seen & (q - k < window)
+
+
+def attention_weights(
+    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, window: int | None = None
+) -> Tensor:
+    """The softmax weights themselves, float32 (B, H, T, S): for looking at, not for speed.
+
+    Arguments as in `attention`. Rows sum to 1; a query that sees nothing has a row of zeros.
+    """
+    group = q.shape[1] // k.shape[1]
+    scores = q.float() @ k.float().repeat_interleave(group, dim=1).mT / q.shape[-1] ** 0.5
+    mask = visible(q_positions, k_positions, window)
+    mask = mask if mask.shape[1] == 1 else mask.repeat_interleave(group, dim=1)
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+    return weights.masked_fill(~mask, 0)
 
 
 def attention(

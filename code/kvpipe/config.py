@@ -81,6 +81,29 @@ class Config:
         """Cache bytes of one token: 2 x storing layers x K x D x bytes per element."""
         return 2 * len(self.kv_layers) * self.n_kv_heads * self.head_size * bytes_per_element
 
+    def n_parameters(self) -> int:
+        """Trained numbers; tied embeddings count once, a shared layer has no K and V projection."""
+        C, D = self.width, self.head_size
+        own = len(self.kv_layers) / self.n_layers
+        heads = (self.n_heads + 2 * own * self.n_kv_heads) * D  # rows of the q, k and v projections
+        attention = C * heads + self.n_heads * D * C
+        extras = heads * self.qkv_bias + (1 + own) * D * self.qk_norm + 2 * C
+        layers = self.n_layers * (attention + extras + 3 * C * self.ffn_width)
+        return round(layers) + C + self.vocab_size * C * (1 if self.tied_embeddings else 2)
+
+    def flops_per_token(self, context: int) -> int:
+        """Floating-point operations to compute one token that sees `context` keys.
+
+        Two per weight of every matrix (the embedding is a look-up, the head is a matrix), and
+        4 * H * D per visible key and layer for scores and weighted sum; norms, rotary and softmax
+        are left out, well under 1 % of the total.
+        """
+        C, D = self.width, self.head_size
+        heads = self.n_layers * 2 * self.n_heads + 2 * len(self.kv_layers) * self.n_kv_heads
+        weights = heads * D * C + self.n_layers * 3 * C * self.ffn_width + self.vocab_size * C
+        keys = sum(min(context, window or context) for window in self.windows)
+        return 2 * weights + 4 * keys * self.n_heads * D
+
     @classmethod
     def from_hf(cls, source: str | Path | dict) -> Config:
         """Read a Hugging Face config: a dict, a `config.json`, or the folder that holds one.
