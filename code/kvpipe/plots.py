@@ -24,17 +24,16 @@ __all__ = [
     "rotated_pair", "style",
 ]  # fmt: skip
 
-# Each colour has at least 3:1 contrast on white and on the dark theme's background, and any two
-# neighbours stay apart for readers with deuteranopia and protanopia (test_plots.py computes both).
-BLUE, VERMILLION, GREEN, PURPLE, SKY, BROWN = (
-    "#0072b2", "#d55e00", "#009e73", "#b0619c", "#3a94cc", "#a2761d",
+# On white and on the dark theme each colour has a contrast of 3:1 or more, and any two stay apart
+# for readers with deuteranopia or protanopia: test_plots.py computes both.
+BLUE, VERMILLION, GREEN, VIOLET, TEAL, CRIMSON, AZURE, PLUM = (
+    "#0072b2", "#d55e00", "#009e73", "#7046e8", "#1a9fb0", "#c4143f", "#4a8cf0", "#74606e",
 )  # fmt: skip
 FORWARD, BACKWARD, WEIGHT_GRADIENT = BLUE, VERMILLION, GREEN
 IDLE = (INK, 0.12)
 KEPT, EVICTED = GREEN, (INK, 0.25)
 PREDICTED, MEASURED = (INK, 0.55), BLUE
-RANKS = (BLUE, VERMILLION, GREEN, PURPLE, SKY, BROWN, "#5b5fc7", "#8a8a8a")
-SERIES = RANKS
+RANKS = SERIES = (BLUE, VERMILLION, GREEN, VIOLET, TEAL, CRIMSON, AZURE, PLUM)
 _DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 
 STYLE = {
@@ -110,7 +109,7 @@ def heat_map(
     if cells.ndim != 2:
         raise ValueError(f"a heat map needs a matrix, got {cells.ndim} dimension(s)")
     n_rows, n_columns = cells.shape
-    ax = ax or canvas(5.2, min(1.4 + 0.17 * n_rows, 6.4))[1]
+    ax = ax or canvas(5.2, min(1.4 + 0.13 * n_rows, 6.4))[1]
     low, high = limits or (float(cells.min()), float(cells.max()))
     mesh = ax.pcolormesh(cells, cmap=_steps(n_levels), norm=Normalize(low, high))
     ax.set(xlabel=xlabel, ylabel=ylabel, ylim=(n_rows, 0))
@@ -260,10 +259,14 @@ def predicted_and_measured(
     ax = ax or canvas(5.2, 1.2 + 0.62 * len(predicted))[1]
     rows = np.arange(len(predicted))
     hollow = {"facecolor": "none", "edgecolor": PREDICTED, "linewidth": 1.4, "linestyle": "--"}
-    for shift, bars, look in ((-0.2, predicted, hollow), (0.2, measured, {"color": MEASURED})):
-        name = "predicted" if bars is predicted else "measured"
-        drawn = ax.barh(rows + shift, list(bars.values()), height=0.36, label=name, **look)
-        ax.bar_label(drawn, [f" {value:.3g}" for value in bars.values()])
+    looks = (
+        (-0.2, "predicted", predicted, hollow),
+        (0.2, "measured", measured, {"color": MEASURED}),
+    )
+    for shift, name, numbers, look in looks:
+        values = [numbers[label] for label in predicted]
+        drawn = ax.barh(rows + shift, values, height=0.36, label=name, **look)
+        ax.bar_label(drawn, [f"{value:.3g}" for value in values], padding=4)
     ax.set(yticks=rows, yticklabels=list(predicted), xlabel=unit, ylim=(len(rows) - 0.5, -0.5))
     ax.margins(x=0.15)
     ax.grid(True, axis="x")

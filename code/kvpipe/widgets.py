@@ -16,7 +16,7 @@ from typing import Any
 from kvpipe.svg import Drawing, Picture, caption_html, content_id, render
 
 MAX_FRAMES = 96  # a page carries all of them
-_MAX_BYTES = 400_000
+MAX_BYTES = 400_000
 
 _PLAYER = """
 for (const figure of document.querySelectorAll("figure.kv-explore:not([data-ready])")) {
@@ -55,6 +55,8 @@ class Slider:
     label: Callable[[Any], str] = str
 
     def __post_init__(self) -> None:
+        if not self.values:
+            raise ValueError("a slider needs at least one value")
         if not 0 <= self.start < len(self.values):
             raise ValueError(f"start {self.start} is not an index into {len(self.values)} values")
 
@@ -117,9 +119,9 @@ class Explorer:
             f'<script type="application/json">{self._data()}</script>\n'
             f"<script>{_PLAYER}</script></figure>"
         )
-        if len(text) > _MAX_BYTES:
+        if len(text) > MAX_BYTES:
             raise ValueError(
-                f"the frames weigh {len(text):,} bytes, more than {_MAX_BYTES:,}: "
+                f"the frames weigh {len(text):,} bytes, more than {MAX_BYTES:,}: "
                 f"use fewer values ({len(self.frames)} frames now) or fewer points per line"
             )
         return text
