@@ -76,10 +76,9 @@ def _sees_everything(q_positions: Tensor, k_positions: Tensor, window: int | Non
 
 def _is_plain_causal(q_positions: Tensor, k_positions: Tensor, window: int | None) -> bool:
     """Queries and keys are the same unpadded tokens, in order, all inside the window."""
-    if (
-        q_positions.shape != k_positions.shape
-        or (window or q_positions.shape[1]) < q_positions.shape[1]
-    ):
+    if q_positions.shape != k_positions.shape:
         return False
+    first, last = q_positions[:, 0], q_positions[:, -1]
     is_same = q_positions is k_positions or bool((q_positions == k_positions).all())
-    return is_same and bool((q_positions.diff() > 0).all() and (q_positions[:, 0] >= 0).all())
+    is_ordered = is_same and bool((q_positions.diff() > 0).all() and (first >= 0).all())
+    return is_ordered and (window is None or bool((last - first < window).all()))

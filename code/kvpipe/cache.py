@@ -66,6 +66,8 @@ class KVCache:
         """The buffer of `layer`, grown geometrically to hold `end` tokens."""
         B, K, _, D = k.shape
         old = self._buffers.get(layer)
+        if old is not None and old.shape[1] != B:
+            raise ValueError(f"a batch of {B} rows meets a cache of {old.shape[1]} rows")
         if old is not None and end <= old.shape[3]:
             return old
         while self.capacity < end:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from platformdirs import user_cache_path
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from kvpipe.config import Config
 from kvpipe.default_model import fetch_default
@@ -41,6 +41,8 @@ OUTER = {
     "norm.weight": "model.norm.weight",
     "head.weight": "lm_head.weight",
 }
+# The same weights once more, under other names, in some repositories of the hub.
+COPIES = ["consolidated*", "original/*"]
 
 
 def hf_name(name: str, tied_embeddings: bool = False) -> str:
@@ -97,7 +99,8 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     if index.is_file():
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return {name: folder / file for name, file in weight_map.items()}
-    files = sorted(folder.glob("*.safetensors"))
+    whole = folder / "model.safetensors"  # other files beside it are copies or adapters
+    files = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
     if not files:
         raise FileNotFoundError(
             f"{folder} holds no *.safetensors file; other formats can run code and are not read"
@@ -132,12 +135,13 @@ def _check_names(wanted: set[str], found: set[str], config: Config, is_whole: bo
         raise ValueError(f"the checkpoint has {len(extra)} tensors too many: {_some(extra)}")
 
 
-def _check_shapes(stage: nn.Module, tensors: dict[str, Tensor]) -> None:
+def _check_shapes(stage: Stage, tensors: dict[str, Tensor]) -> None:
     for name, expected in stage.state_dict().items():
-        if tensors[name].shape != expected.shape:
+        found = tensors[name].shape
+        if found != expected.shape:
             raise ValueError(
-                f"tensor {hf_name(name)} has shape {tuple(tensors[name].shape)}, but the config "
-                f"asks for {tuple(expected.shape)}"
+                f"tensor {hf_name(name, stage.config.tied_embeddings)} has shape {tuple(found)}, "
+                f"but the config asks for {tuple(expected.shape)}"
             )
 
 
@@ -166,7 +170,7 @@ def _fetch_from_hub(name: str) -> Path:
 
     try:
         kinds = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-        return Path(snapshot_download(name, allow_patterns=kinds))
+        return Path(snapshot_download(name, allow_patterns=kinds, ignore_patterns=COPIES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise OSError(
             f"{name} could not be fetched from the hub ({type(error).__name__}: {error}); check "

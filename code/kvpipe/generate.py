@@ -38,7 +38,8 @@ def probabilities(
     Keeps the `top_k` likeliest tokens, then the smallest set of the likeliest whose probability
     reaches `top_p` (nucleus sampling, arXiv:1904.09751), and renormalises.
     """
-    logits = logits.float() / temperature
+    logits = logits.float()
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature  # never overflows upwards
     if top_k is not None and top_k < logits.shape[-1]:
         threshold = logits.topk(top_k).values[:, -1:]
         logits = logits.masked_fill(logits < threshold, -torch.inf)
@@ -72,7 +73,8 @@ def stream(
     `prompts` is (B, T) token ids, or rows of equal length; rows of different length come from
     `left_pad`, with its `positions`. Temperature 0 takes the likeliest token; otherwise tokens are
     drawn with `seed`. Ends after `max_new_tokens`, or when every row has produced a stop token.
-    A `cache` that has seen tokens continues that conversation; then `prompts` are the new tokens.
+    A `cache` that has seen tokens continues that conversation; then `prompts` are the tokens it
+    has not seen, the first of which is the last one generated (it was never fed back).
 
     Raises ValueError for empty or ragged prompts, options out of range, ids outside the
     vocabulary, and prompts that leave no room for `max_new_tokens` in the model's context.
@@ -89,6 +91,7 @@ def stream(
         )
     if positions is None:
         positions = torch.arange(start, start + T, device=device).expand(B, T)
+    _check_ends(positions)
     cache = KVCache(capacity=T + max_new_tokens) if cache is None else cache
     generator = None if seed is None else torch.Generator(device).manual_seed(seed)
     is_done = [False] * B
@@ -109,6 +112,25 @@ def generate(
     """The new tokens of every row, a stop token included. Options and errors as in `stream`."""
     steps = list(stream(model, prompts, max_new_tokens, **options))
     return [[t for t in row if t is not None] for row in zip(*steps, strict=True)]
+
+
+def answer(
+    model: Transformer, tokenizer, question: str, max_new_tokens: int = 128, **options
+) -> Iterator[str]:
+    """Pieces of the answer to one question, put into the tokenizer's chat template.
+
+    `tokenizer` is a `transformers` tokenizer. Options and errors as in `stream`.
+    """
+    messages = [{"role": "user", "content": question}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    options.setdefault("stop_tokens", {tokenizer.eos_token_id})
+    tokens, shown = [], ""
+    for [token] in stream(model, [prompt], max_new_tokens, **options):
+        tokens.append(token)
+        text = tokenizer.decode(tokens, skip_special_tokens=True)
+        if not text.endswith("\ufffd"):  # the middle of a character
+            yield text[len(shown) :]
+            shown = text
 
 
 def _pick(
@@ -137,6 +159,15 @@ def _as_tensor(prompts: Rows, device: torch.device) -> Tensor:
     if prompts.ndim != 2 or prompts.numel() == 0:
         raise ValueError(f"prompts of shape {tuple(prompts.shape)}; expected (B, T), T at least 1")
     return prompts.to(device)
+
+
+def _check_ends(positions: Tensor) -> None:
+    """The last column is where the next token follows, so it must not be padding."""
+    if row := (positions[:, -1] < 0).nonzero().flatten().tolist():
+        raise ValueError(
+            f"row {row[0]} ends in padding (position {int(positions[row[0], -1])}); pad on the "
+            "left, as left_pad() does"
+        )
 
 
 def _check_options(
