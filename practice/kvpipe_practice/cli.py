@@ -3,69 +3,101 @@
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
-from . import problems
-from .hosts import make_host
-from .judging import Submission, judge
-from .results import failure_text, to_json
-from .verify import verify
+from rich.text import Text
+
+from . import commands
+from .hosts import HostError
+from .problems import PROBLEMS, ProblemError
+from .terminal import make_console
+from .work import Work, judge_path
+
+Command = Callable[[commands.Context, argparse.Namespace], int]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit code is 0 only for success."""
-    parser = argparse.ArgumentParser(prog="judge.py")
-    commands = parser.add_subparsers(dest="command", required=True)
-    test = commands.add_parser("test")
-    test.add_argument("slug")
-    test.add_argument("--case")
-    test.add_argument("--file")
-    test.add_argument("--seed", type=int)
-    test.add_argument("--json", action="store_true")
-    check = commands.add_parser("verify")
-    check.add_argument("slugs", nargs="*")
-    options = parser.parse_args(arguments)
-    return {"test": run_test, "verify": run_verify}[options.command](options)
-
-
-def run_test(options: argparse.Namespace) -> int:
-    problem = problems.find(options.slug)
-    path = Path(options.file or problems.PRACTICE / "my" / problem.file_name)
-    host = make_host(problem.torch)
+    options = parser().parse_args(arguments)
+    console = make_console()
+    work = Work(Path(options.my)) if options.my else Work()
+    context = commands.Context(
+        console, work, Path(options.problems or PROBLEMS), f"python {judge_path()}"
+    )
     try:
-        submission = Submission(path.read_text(encoding="utf-8"), str(path))
-        report = judge(problem, submission, host, seed=options.seed, only=options.case)
-    finally:
-        host.close()
-    if options.json:
-        print(json.dumps(to_json(report), indent=2))
-    else:
-        for result in report.results:
-            print(result.status, result.case.name, "-", result.case.tests)
-            if result.failure:
-                print("   ", failure_text(result.failure), result.failure.misconception)
-        if report.failure:
-            print(failure_text(report.failure))
-        print(report.verdict, f"{report.seconds:.2f} s")
-    return 0 if report.accepted else 1
+        return options.run(context, options)
+    except (ProblemError, HostError, ValueError, OSError, zipfile.BadZipFile) as error:
+        make_console(sys.stderr).print(Text(str(error), "fail"))
+        return 2
+    except KeyboardInterrupt:
+        console.print(Text("stopped", "insight"))
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
-def run_verify(options: argparse.Namespace) -> int:
-    every = [problems.find(slug) for slug in options.slugs] or problems.load_all()
-    bad = 0
-    for problem in every:
-        host = make_host(problem.torch)
-        try:
-            complaints = list(verify(problem, host))
-        finally:
-            host.close()
-        print(f"{problem.slug}: {'ok' if not complaints else 'NOT OK'}")
-        for complaint in complaints:
-            print("   ", complaint)
-        bad += bool(complaints)
-    return 1 if bad else 0
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="judge.py", description="Graded exercises of the handbook. Alone: where you are."
+    )
+    top.add_argument("--my", metavar="DIR", help="your answers, if not in practice/my")
+    top.add_argument("--problems", metavar="DIR", help="problems, if not practice/problems")
+    top.set_defaults(run=commands.show_overview)
+    table = top.add_subparsers(metavar="COMMAND")
+
+    def add(name: str, run: Command, text: str, slug: str | None = None) -> argparse.ArgumentParser:
+        command = table.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        if slug:
+            command.add_argument("slug", nargs="?" if slug == "?" else None)
+        return command
+
+    add("start", commands.start, "copy the stub and show the statement", "1")
+    add_test(add("test", commands.test, "judge your answer; exit code 0 only if accepted", "1"))
+    watch = add("watch", run_watch, "judge on every save", "?")
+    watch.add_argument("--host", choices=("fork", "spawn"), help=argparse.SUPPRESS)
+    hint = add("hint", commands.hint, "the next of three hints", "1")
+    hint.add_argument("--now", action="store_true", help="without waiting")
+    solution = add("solution", commands.solution, "the reference, after solving or all hints", "1")
+    solution.add_argument("--yes", action="store_true", help="do not ask")
+    reset = add("reset", commands.reset, "a fresh stub; your work is kept as a backup", "?")
+    reset.add_argument("--all", action="store_true", help="every problem")
+    listing = add("list", commands.show_overview, "the table of problems")
+    listing.add_argument("--json", action="store_true", help="for programs")
+    export = add("export", commands.export, "your answers and record as one file")
+    export.add_argument("file", nargs="?")
+    load = add("import", commands.load, "take in an exported file")
+    load.add_argument("file")
+    add("doctor", run_doctor, "check this machine and say what to do")
+    verify = add("verify", commands.verify, "for authors: prove that problems work")
+    verify.add_argument("slugs", nargs="*")
+    return top
+
+
+def add_test(test: argparse.ArgumentParser) -> None:
+    test.add_argument("--case", metavar="NAME", help="one case only (never accepts)")
+    test.add_argument("--all-failures", action="store_true", help="every failure in detail")
+    test.add_argument("--file", metavar="PATH", help="another file than yours")
+    test.add_argument("--seed", type=int, help="draw the random cases of an earlier run again")
+    test.add_argument("--json", action="store_true", help="for programs")
+    test.add_argument("--host", choices=("fork", "spawn"), help=argparse.SUPPRESS)
+
+
+def run_watch(context: commands.Context, options: argparse.Namespace) -> int:
+    from .watch import watch
+
+    return watch(context, options.slug, options.host)
+
+
+def run_doctor(context: commands.Context, options: argparse.Namespace) -> int:
+    from .doctor import doctor
+
+    return doctor(context)
 
 
 if __name__ == "__main__":

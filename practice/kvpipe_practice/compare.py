@@ -1,4 +1,4 @@
-"""Is the value right? Exact where exact is due, within a tolerance relative to the data elsewhere."""
+"""Is the value right? Exact where exact is due, elsewhere within a share of the data's size."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def as_float64(array: Any) -> Any:
 
 
 def allowed_error(expected: Any, tolerance: Tolerance) -> Any:
-    """Per element: rel x the larger of its magnitude and its row's (or tensor's) root mean square."""
+    """Per element: rel times the larger of its magnitude and its row's root mean square."""
     import numpy
 
     magnitude = numpy.where(numpy.isfinite(expected), abs(expected), 0.0)

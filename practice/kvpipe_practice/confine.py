@@ -1,7 +1,124 @@
-"""Limits of an answer's process."""
+"""The walls of an answer's process, put up after its imports and before the learner's file runs.
+
+Three rings, each good on its own: limits of the system, an audit hook that names what is refused
+(everywhere), and Landlock with seccomp (Linux), which hold whatever the code in the process does.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
+from collections.abc import Callable
 
-def confine(limits: dict) -> None:
-    """Placeholder body; see below."""
+from . import guard, landlock, seccomp
+
+FOREIGN_MODULES = frozenset({"kvpipe", "kvpipe_practice", "transformers"})
+STARTS_PROCESS = (
+    *("os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system"),
+    *("os.startfile", "os.startfile/2", "subprocess.Popen", "pty.spawn"),
+)
+CHANGES_FILES = (
+    *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown", "os.link"),
+    *("os.symlink", "os.truncate", "os.utime", "shutil.rmtree", "shutil.move"),
+)
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+FILE_BYTES = 64 * 2**20
+OPEN_FILES = 256
+
+
+def confine(limits: dict) -> list[str]:
+    """Put up every wall this system has; their names."""
+    folder = os.path.realpath(limits["folder"])
+    os.chdir(folder)
+    tempfile.tempdir = folder
+    os.environ.update(dict.fromkeys(("HOME", "TMPDIR", "TEMP", "TMP"), folder))
+    sys.path[:] = [
+        path for path in sys.path if os.path.realpath(path) not in limits["unimportable"]
+    ]
+    walls = limit_resources(limits["memory_bytes"], limits["cpu_s"])
+    if version := landlock.restrict(limits["protected"], folder):
+        walls.append(f"landlock {version}")
+    if seccomp.restrict():
+        walls.append("seccomp")
+    sys.addaudithook(make_hook(limits["protected"], folder))
+    return [*walls, "audit hook"]
+
+
+def limit_resources(memory_bytes: int, cpu_s: int) -> list[str]:
+    """Limits of the operating system; Windows has none of these."""
+    try:
+        import resource
+    except ImportError:
+        return []
+    wanted = {"CORE": 0, "CPU": cpu_s, "FSIZE": FILE_BYTES, "NOFILE": OPEN_FILES}
+    if sys.platform == "linux":
+        wanted["AS"] = address_space_bytes() + memory_bytes
+    else:
+        wanted["NPROC"] = 1  # no new process from here; threads do not count outside Linux
+    names = []
+    for name, value in wanted.items():
+        _, hard = resource.getrlimit(number := getattr(resource, f"RLIMIT_{name}"))
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (value, value))
+        names.append(f"limit {name}")
+    return names
+
+
+def address_space_bytes() -> int:
+    """What this process has mapped already: the memory limit counts from here."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def make_hook(protected: list[str], folder: str) -> Callable[[str, tuple], None]:
+    """An audit hook that refuses and notes; once added it cannot be removed."""
+    real, decode, within = os.path.realpath, os.fsdecode, landlock.is_within
+    refuse, own_pid = guard.refuse, os.getpid()
+
+    def path_of(path: object) -> str:
+        return real(decode(path)) if isinstance(path, str | bytes | os.PathLike) else ""
+
+    def check_write(path: object) -> None:
+        place = path_of(path)
+        if place and not within(place, folder) and place != os.devnull:
+            refuse(f"writing {place}")
+
+    def check_open(path: object, mode: object, flags: object, *rest: object) -> None:
+        if isinstance(flags, int) and flags & WRITE_FLAGS:
+            check_write(path)
+        place = path_of(path)
+        if any(within(place, wall) for wall in protected):
+            refuse(f"reading {place}")
+
+    def check_import(name: str, *rest: object) -> None:
+        if name.partition(".")[0] in FOREIGN_MODULES:
+            refuse(f"import {name}")
+
+    def check_kill(pid: int, *rest: object) -> None:
+        if pid not in (own_pid, 0):
+            refuse("sending signals to other processes")
+
+    def say(what: str) -> Callable[..., None]:
+        return lambda *rest: refuse(what)
+
+    checks: dict[str, Callable[..., None]] = {
+        "open": check_open,
+        "import": check_import,
+        "os.kill": check_kill,
+        "os.killpg": check_kill,
+        "ctypes.dlopen": say("loading a library with ctypes"),
+        "socket.connect": say("using the network"),
+        "socket.bind": say("using the network"),
+        "resource.setrlimit": say("changing the limits"),
+        "resource.prlimit": say("changing the limits"),
+        **dict.fromkeys(STARTS_PROCESS, say("starting a process")),
+        **dict.fromkeys(CHANGES_FILES, lambda path, *rest: check_write(path)),
+    }
+    find = checks.get
+
+    def hook(event: str, arguments: tuple) -> None:
+        if (check := find(event)) is not None:
+            check(*arguments)
+
+    return hook

@@ -13,6 +13,7 @@ from . import wire
 from .case import Case
 from .compare import compare
 from .hosts import Host
+from .limits import limits
 from .problems import Problem, wrong_function
 from .results import CaseResult, Failure, Report
 from .rules import check_source
@@ -37,7 +38,9 @@ class Run:
         self.problem, self.submission, self.host, self.static = problem, submission, host, static
         self.process: Process | None = None
         self.n_timeouts = 0
+        self.n_cases = 0
         self.printed = ""
+        self.called: set[str] = set()
 
     def load(self) -> Failure | None:
         """A fresh process with the learner's file loaded, or why that failed."""
@@ -49,13 +52,12 @@ class Run:
             "function": self.problem.function,
             "forbidden": self.problem.forbidden,
             "required": self.problem.required,
-            "limits": {
-                "folder": self.process.folder,
-                "memory_bytes": self.problem.memory_bytes,
-            },
+            "limits": limits(self.problem, self.process.folder, self.n_cases),
         }
         outcome = self.process.exchange(request, b"", self.problem.limit_s)
         self.printed = outcome.printed
+        if failure := self.refused(outcome):
+            return failure
         if outcome.kind == "loaded":
             return None
         return failure_of(
@@ -86,20 +88,39 @@ class Run:
 
     def result(self, case: Case, outcome: Outcome, limit_s: float) -> CaseResult:
         """The verdict on one case, from data."""
-        got, failure = None, None
-        if outcome.kind == "returned":
+        got, failure = None, self.refused(outcome)
+        if failure is None and outcome.kind == "returned":
             try:
                 got = wire.decode(outcome.header.get("value"), outcome.block)
             except wire.WireError as error:
                 failure = Failure("malformed", f"your result could not be read: {error}")
             else:
                 failure = self.judge_value(case, got, outcome.header.get("mutated") is True)
-        else:
+        elif failure is None:
             failure = failure_of(
                 outcome, self.problem, self.submission, f"in case {case.name}", limit_s
             )
         status = "fail" if failure else "pass"
         return CaseResult(case, status, failure, outcome.printed, outcome.seconds, got)
+
+    def refused(self, outcome: Outcome) -> Failure | None:
+        """What the answer's process noted: forbidden things tried, required calls made."""
+        notes = outcome.header.get("notes")
+        notes = notes if isinstance(notes, dict) else {}
+        called = notes.get("called")
+        self.called.update(name for name in called or () if isinstance(name, str))
+        tried = notes.get("refused")
+        if not isinstance(tried, list) or not tried:
+            return None
+        return Failure("forbidden", f"forbidden {tried[0]!s:.300}")
+
+    def missing_call(self) -> Failure | None:
+        """A required call that no case made."""
+        for name in self.problem.required:
+            if name not in self.called:
+                why = "your file names it, but no case reached it"
+                return Failure("required", f"missing call: {name} was never made", (why,))
+        return None
 
     def judge_value(self, case: Case, got: Any, mutated: bool) -> Failure | None:
         tolerance = self.problem.tolerance(case)
@@ -169,6 +190,7 @@ def run_cases(
 ) -> Report:
     """Every case, in order; later cases run whatever happened to earlier ones."""
     cases = run.problem.cases(report.seed)
+    run.n_cases = len(cases)
     chosen = choose(cases, only, run.problem)
     if failure := run.load():
         return replace(
@@ -188,6 +210,8 @@ def run_cases(
         if on_case:
             on_case(results[-1])
     report = replace(report, results=tuple(results), n_cases=len(cases), printed=printed)
+    if not report.failed and only is None and (failure := run.missing_call()):
+        report = replace(report, failure=failure)
     return replace(report, verdict=overall(report))
 
 

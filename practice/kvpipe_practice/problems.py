@@ -145,15 +145,16 @@ def read_wrong(path: Path) -> Wrong:
     """The header of a wrong answer: `Misconception: message`, then `case:` and `kind:` lines."""
     text = path.read_text(encoding="utf-8")
     match = re.match(
-        r'r?"""(?P<what>[^:\n]+): (?P<message>.+)\n+case: *(?P<case>\S+)\n+kind: *(?P<kind>\S+)\n',
+        r'r?"""(?P<what>[^:\n]+): (?P<message>.+?)\n\ncase: *(?P<case>\S+)\nkind: *(?P<kind>\S+)\n',
         text,
+        flags=re.DOTALL,
     )
     if match is None:
         raise ProblemError(
             f'{path} must start with """Misconception: message, then a line "case: NAME" '
             'and a line "kind: KIND"'
         )
-    found = {key: value.strip() for key, value in match.groupdict().items()}
+    found = {key: " ".join(value.split()) for key, value in match.groupdict().items()}
     return Wrong(path, found["what"], found["message"], found["case"], found["kind"])
 
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from .hosts import Host
+from .hosts import Host, make_host
 from .judging import Submission, judge
 from .problems import Problem
 from .results import Report, failure_text
 
 SEEDS = (0, 1, 2)
+
+
+def verify_all(
+    chosen: list[Problem], hosts: dict[bool, Host], root: Path
+) -> Iterator[tuple[str, list[str]]]:
+    """(slug, complaints) of each problem; `hosts` is filled, the caller closes them."""
+    for problem in chosen:
+        if problem.torch not in hosts:
+            hosts[problem.torch] = make_host(problem.torch)
+        yield problem.slug, list(verify(problem, hosts[problem.torch]))
 
 
 def verify(problem: Problem, host: Host) -> Iterator[str]:

@@ -6,6 +6,7 @@ an expected value, and sends back data; the verdict is the judge's.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -64,16 +65,16 @@ class Answer:
                 stream.flush()
             except BaseException:
                 continue
-        try:
+        with contextlib.suppress(OSError):  # the learner may have closed stdout
             write_all(1, MARKER % token.encode())
-        except OSError:
-            pass  # the learner closed stdout; the reply still counts
         write_all(self.result_fd, wire.pack({**reply, "token": token}, data))
 
     def load(self, header: dict, block: bytes) -> tuple[dict, bytes]:
         """Confine this process, install the rules, run the learner's file."""
         guard.install(header["forbidden"], header["required"])
-        confine.confine(header["limits"])
+        walls = confine.confine(header["limits"])
+        for name in [n for n in sys.modules if n.partition(".")[0] == __package__]:
+            del sys.modules[name]
         module = types.ModuleType(ANSWER)
         module.__file__ = header["filename"]
         sys.modules[ANSWER] = module
@@ -83,12 +84,11 @@ class Answer:
         if not callable(self.function):
             names = [n for n, v in module.__dict__.items() if isinstance(v, types.FunctionType)]
             return {"op": "nofunction", "names": names[:20]}, b""
-        return {"op": "loaded"}, b""
+        return {"op": "loaded", "walls": walls}, b""
 
     def call(self, header: dict, block: bytes) -> tuple[dict, bytes]:
         """Call the function on decoded inputs; send its value and the inputs if they changed."""
         inputs = wire.decode(header["inputs"], block)
-        guard.reset()
         value = self.function(*inputs)
         encoder = wire.Encoder()
         try:
@@ -120,15 +120,13 @@ def run_answer(request_fd: int, result_fd: int) -> None:
         os.dup2(null, 0)
         if null > 2:
             os.close(null)
-        sys.stdin = open(0, encoding="utf-8", closefd=False)
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
         for fd, name in ((1, "stdout"), (2, "stderr")):
-            raw = open(fd, "wb", buffering=0, closefd=False)
-            stream = io.TextIOWrapper(
-                io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True
-            )
+            raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+            stream = io.TextIOWrapper(raw, encoding="utf-8", errors="replace", line_buffering=True)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
-        Answer(open(request_fd, "rb"), result_fd).run()
+        Answer(io.BufferedReader(io.FileIO(request_fd)), result_fd).run()
         code = 0
     finally:
         os._exit(code)

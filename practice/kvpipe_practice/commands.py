@@ -1,0 +1,223 @@
+"""What each command of the judge does. Every function returns the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from . import overview, statement
+from .hosts import Host, make_host
+from .judging import judge
+from .problems import Problem, ProblemError, find, load_all
+from .progress import N_HINTS, Progress
+from .report import print_report
+from .results import Report, to_json
+from .terminal import marks
+from .work import Work, shorter
+
+YES = ("y", "yes")
+
+
+@dataclass
+class Context:
+    """What every command works with."""
+
+    console: Console
+    work: Work
+    root: Path
+    command: str
+
+    def problem(self, slug: str) -> Problem:
+        return find(slug, self.root)
+
+    def problems(self) -> list[Problem]:
+        return load_all(self.root)
+
+    def progress(self) -> Progress:
+        progress = Progress.load(self.work.folder)
+        if progress.notice:
+            self.console.print(Text(progress.notice, "insight"))
+        return progress
+
+    def say(self, *parts: str | tuple[str, str]) -> None:
+        self.console.print(Text.assemble(*parts))
+
+
+def show_overview(context: Context, options: argparse.Namespace) -> int:
+    """`judge.py` alone, and `list`."""
+    problems, progress = context.problems(), context.progress()
+    if getattr(options, "json", False):
+        print(json.dumps(overview.to_json(problems, progress), indent=2))
+        return 0
+    console = context.console
+    for part in overview.overview(
+        problems, progress, marks(console), console.width, context.command
+    ):
+        console.print(part)
+    return 0
+
+
+def start(context: Context, options: argparse.Namespace) -> int:
+    problem, progress = context.problem(options.slug), context.progress()
+    copied = context.work.start(problem)
+    record = progress.get(problem.slug)
+    if not record.started:
+        from dataclasses import replace
+
+        record = replace(record, started=time.time())
+    progress.put(problem.slug, record)
+    context.console.print(statement.markdown(problem.statement))
+    file = context.work.shown(problem)
+    context.say("\nnew file: " if copied else "\nyour work, untouched: ", (file, "path"))
+    context.say("then: ", (f"{context.command} test {problem.slug}", "command"))
+    return 0
+
+
+def test(context: Context, options: argparse.Namespace) -> int:
+    """Judge an answer; exit code 0 only if it is accepted."""
+    problem = context.problem(options.slug)
+    file = Path(options.file) if options.file else None
+    context.work.submission(problem, file)  # complain before anything slow starts
+    host = make_host(problem.torch, options.host)
+    try:
+        report = judge(
+            problem,
+            context.work.submission(problem, file),
+            host,
+            seed=options.seed,
+            only=options.case,
+        )
+    finally:
+        host.close()
+    if file is None and options.case is None:
+        record(context, report)
+    if options.json:
+        print(json.dumps(to_json(report), indent=2))
+    else:
+        print_report(context.console, report, options.all_failures, context.command)
+    return 0 if report.accepted else 1
+
+
+def record(context: Context, report: Report) -> None:
+    """Count a full run of the learner's own file; an untouched stub is no attempt."""
+    if report.failure and report.failure.kind == "not_started":
+        return
+    progress = context.progress()
+    progress.put(report.slug, progress.get(report.slug).judged(report.accepted, time.time()))
+
+
+def hint(context: Context, options: argparse.Namespace) -> int:
+    """All hints seen so far and the next one, if it is unlocked."""
+    from dataclasses import replace
+
+    problem, progress = context.problem(options.slug), context.progress()
+    known = progress.get(problem.slug)
+    unlocked = N_HINTS if options.now else known.unlocked_hints(time.time())
+    shown = min(known.hints + 1, unlocked)
+    for number in range(1, shown + 1):
+        context.console.print(statement.hint(problem, number))
+    if shown > known.hints:
+        progress.put(problem.slug, replace(known, hints=shown))
+    elif shown < N_HINTS:
+        context.say(
+            f"Hint {shown + 1} opens after one more failed attempt or one more minute of work. ",
+            "At once: ",
+            (f"{context.command} hint {problem.slug} --now", "command"),
+        )
+        return 1
+    if shown == N_HINTS:
+        context.say(
+            "That was the last hint: ", (f"{context.command} solution {problem.slug}", "command")
+        )
+    return 0
+
+
+def solution(context: Context, options: argparse.Namespace) -> int:
+    """After acceptance, or after all hints and a yes."""
+    from dataclasses import replace
+
+    problem, progress = context.problem(options.slug), context.progress()
+    known = progress.get(problem.slug)
+    if not known.solved and not may_reveal(context, problem, known.hints, options.yes):
+        return 1
+    progress.put(problem.slug, replace(known, revealed=True))
+    for part in statement.solution(problem):
+        context.console.print(part)
+    return 0
+
+
+def may_reveal(context: Context, problem: Problem, hints: int, yes: bool) -> bool:
+    if hints < N_HINTS:
+        context.say(
+            f"{problem.slug} is not solved and {N_HINTS - hints} hints are unread: ",
+            (f"{context.command} hint {problem.slug} --now", "command"),
+        )
+        return False
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        context.say("To see the solution of an unsolved problem add ", ("--yes", "command"))
+        return False
+    answer = input(f"{problem.slug} is not solved. Show the solution? [y/N] ")
+    return answer.strip().lower() in YES
+
+
+def reset(context: Context, options: argparse.Namespace) -> int:
+    """Put stubs back; the work is kept as dated backups, the record starts anew."""
+    if options.all == bool(options.slug):
+        raise ProblemError("say which problem to reset, or --all")
+    problems = context.problems() if options.all else [context.problem(options.slug)]
+    progress = context.progress()
+    for problem in problems:
+        if options.all and not context.work.path(problem).exists():
+            continue
+        backup = context.work.reset(problem)
+        kept = f", your work is kept in {shorter(backup)}" if backup else ""
+        context.say((problem.slug, "title"), f": fresh stub{kept}")
+    progress.forget([problem.slug for problem in problems])
+    return 0
+
+
+def export(context: Context, options: argparse.Namespace) -> int:
+    target = Path(options.file or time.strftime("kvpipe-practice-%Y%m%d.zip"))
+    if target.exists():
+        raise ProblemError(f"{target} exists; give another name")
+    count = context.work.export(target)
+    context.say(f"{count} answers and the record are in ", (str(target), "path"))
+    return 0
+
+
+def load(context: Context, options: argparse.Namespace) -> int:
+    answers, backups = context.work.load(Path(options.file), context.problems())
+    context.say(f"{len(answers)} answers taken in, the record merged")
+    for backup in backups:
+        context.say("the different answer that was here is kept in ", (shorter(backup), "path"))
+    return 0
+
+
+def verify(context: Context, options: argparse.Namespace) -> int:
+    """Prove that problems work; exit code 0 only if nothing is wrong."""
+    from .verify import verify_all
+
+    chosen = [context.problem(slug) for slug in options.slugs] or context.problems()
+    complaints = 0
+    hosts: dict[bool, Host] = {}
+    try:
+        for problem, found in verify_all(chosen, hosts, context.root):
+            sign = "fail" if found else "pass"
+            context.say((f"{marks(context.console)[sign]} {problem}", sign))
+            for complaint in found:
+                context.say(f"  {complaint}")
+            complaints += len(found)
+    finally:
+        for host in hosts.values():
+            host.close()
+    context.say(f"{len(chosen)} problems, {complaints} complaints")
+    return 1 if complaints else 0

@@ -1,0 +1,97 @@
+"""Where you are: the table of problems, the progress bar and the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from .problems import Problem
+from .progress import Progress
+
+WIDE_COLUMNS = 80
+STATE_MARKS = {"solved": "pass", "tried": "tried", "untouched": "untouched"}
+STATE_STYLES = {"solved": "pass", "tried": "insight", "untouched": "quiet"}
+
+
+def next_problem(problems: list[Problem], progress: Progress) -> Problem | None:
+    """The problem worked on last if it is unsolved, else the first unsolved one."""
+    unsolved = [p for p in problems if progress.get(p.slug).state != "solved"]
+    current = [p for p in unsolved if p.slug == progress.current]
+    return next(iter(current or unsolved), None)
+
+
+def overview(
+    problems: list[Problem], progress: Progress, signs: dict[str, str], width: int, command: str
+) -> Iterator[RenderableType]:
+    for chapter in sorted({problem.chapter for problem in problems}):
+        yield Text(f"Chapter {chapter}", "title")
+        yield table([p for p in problems if p.chapter == chapter], progress, signs, width)
+        yield Text()
+    states = [progress.get(p.slug).state for p in problems]
+    n_solved = states.count("solved")
+    yield ProgressBar(len(problems) or 1, n_solved, width=min(width, 40), complete_style="green")
+    left = sum(p.minutes for p in problems if progress.get(p.slug).state != "solved")
+    yield Text(f"{n_solved} of {len(problems)} solved, about {left} minutes to go")
+    yield from next_step(next_problem(problems, progress), progress, command)
+
+
+def table(problems: list[Problem], progress: Progress, signs: dict[str, str], width: int) -> Table:
+    """One line per problem; narrow terminals keep the sign, the slug and the minutes."""
+    wide = width >= WIDE_COLUMNS
+    result = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    result.add_column(no_wrap=True)
+    result.add_column(overflow="fold")
+    if wide:
+        result.add_column()
+        result.add_column(style="quiet", no_wrap=True)
+    result.add_column(justify="right", style="quiet", no_wrap=True)
+    for problem in problems:
+        state = progress.get(problem.slug).state
+        mark = Text(signs[STATE_MARKS[state]], STATE_STYLES[state])
+        extra = [problem.title, problem.difficulty] if wide else []
+        minutes = f"{problem.minutes} min"
+        row = [mark, Text(problem.slug, STATE_STYLES[state]), *extra, minutes]
+        if wide:
+            row.append(Text(state, STATE_STYLES[state]))
+        result.add_row(*row)
+    return result
+
+
+def next_step(
+    problem: Problem | None, progress: Progress, command: str
+) -> Iterator[RenderableType]:
+    """The exact command to go on with, or a clear end."""
+    if problem is None:
+        yield Text("Everything is solved. There is nothing left to do here.", "pass")
+        yield Text.assemble("start over: ", (f"{command} reset --all", "command"))
+        return
+    begun = progress.get(problem.slug).started > 0
+    verb, word = ("test", "next") if begun else ("start", "next")
+    yield Text.assemble(f"{word}: ", (f"{command} {verb} {problem.slug}", "command"))
+    yield Text.assemble("every save judged: ", (f"{command} watch {problem.slug}", "command"))
+
+
+def to_json(problems: list[Problem], progress: Progress) -> dict:
+    """The documented form of the list."""
+    return {
+        "version": 1,
+        "problems": [
+            {
+                "slug": p.slug,
+                "title": p.title,
+                "chapter": p.chapter,
+                "difficulty": p.difficulty,
+                "minutes": p.minutes,
+                "torch": p.torch,
+                "file": p.file_name,
+                "state": progress.get(p.slug).state,
+                "attempts": progress.get(p.slug).attempts,
+                "hints": progress.get(p.slug).hints,
+            }
+            for p in problems
+        ],
+    }

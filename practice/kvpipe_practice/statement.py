@@ -1,0 +1,54 @@
+"""Statements, hints and solutions for the terminal: Markdown, with formulas kept as they are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.markdown import Markdown
+from rich.syntax import Syntax
+from rich.text import Text
+
+from .problems import Problem
+
+FENCED = re.compile(r"(^```.*?^```)", flags=re.DOTALL | re.MULTILINE)
+
+
+def markdown(text: str) -> Markdown:
+    """Markdown for a terminal; `$...$` would lose its backslashes and underscores otherwise."""
+    parts = FENCED.split(text)
+    parts[::2] = [keep_formulas(part) for part in parts[::2]]
+    return Markdown("".join(parts), code_theme="ansi_dark", hyperlinks=False)
+
+
+def keep_formulas(text: str) -> str:
+    text = re.sub(r"\$\$\s*(.+?)\s*\$\$", r"\n```latex\n\1\n```\n", text, flags=re.DOTALL)
+    return re.sub(r"(?<!\$)\$([^$\n]+)\$(?!\$)", r"`\1`", text)
+
+
+def hint(problem: Problem, number: int) -> RenderableType:
+    title, body = problem.hints[number - 1]
+    return markdown(f"## Hint {number} of {len(problem.hints)}: {title}\n\n{body}\n")
+
+
+def explanation(source: str) -> tuple[str, str]:
+    """A solution's module docstring, and the code after it."""
+    tree = ast.parse(source)
+    text = ast.get_docstring(tree) or ""
+    start = tree.body[0].end_lineno if text else 0
+    code = "\n".join(source.splitlines()[start or 0 :]).strip() + "\n"
+    return text, code
+
+
+def solution(problem: Problem) -> Iterator[RenderableType]:
+    """The reference, why it is so, and the usual wrong answers with why they fail."""
+    text, code = explanation(problem.solution)
+    yield Text(f"{problem.title}: a solution", "title")
+    yield Syntax(code, "python", theme="ansi_dark", background_color="default", word_wrap=True)
+    yield markdown(text)
+    yield Text("\nUsual wrong answers", "title")
+    for wrong in problem.wrong:
+        yield Text.assemble((wrong.misconception, "insight"), f": {wrong.message}")
+        yield Text(f"  caught by case {wrong.case}", "quiet")

@@ -1,0 +1,89 @@
+"""The console everything is printed on: any width, with or without colour, UTF-8 or plain ASCII."""
+
+from __future__ import annotations
+
+import sys
+from typing import IO
+
+from rich.console import Console
+from rich.theme import Theme
+
+THEME = Theme(
+    {
+        "pass": "green",
+        "fail": "bold red",
+        "skip": "yellow",
+        "quiet": "dim",
+        "path": "cyan",
+        "command": "bold cyan",
+        "title": "bold",
+        "insight": "bold yellow",
+    }
+)
+UNICODE_MARKS = {
+    "pass": "✓",
+    "fail": "✗",
+    "skip": "-",
+    "tried": "…",
+    "untouched": "·",
+    "insight": "→",
+}
+ASCII_MARKS = {
+    "pass": "ok",
+    "fail": "X",
+    "skip": "-",
+    "tried": "~",
+    "untouched": ".",
+    "insight": "->",
+}
+ASCII_SPELLINGS = str.maketrans(
+    {
+        **{"×": "x", "·": "*", "√": "sqrt", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~", "→": "->"},
+        **{"−": "-", "–": "-", "—": "-", "…": "...", "•": "*", "‘": "'", "’": "'", "“": '"'},
+        **{"”": '"', "ε": "eps", "α": "alpha", "β": "beta", "θ": "theta", "μ": "mu", "σ": "sigma"},
+        **{"Σ": "sum", "∞": "inf", "∈": "in", "²": "^2", "³": "^3", "½": "1/2", "✓": "ok"},
+        **{"✗": "X", "━": "-", "─": "-", "│": "|", "▌": "|", "☐": "[ ]"},
+    }
+)
+
+
+class AsciiStream:
+    """A text stream that spells what its encoding cannot show."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.stream = stream
+        self.encoding = "ascii"
+
+    def write(self, text: str) -> int:
+        self.stream.write(text.translate(ASCII_SPELLINGS).encode("ascii", "replace").decode())
+        return len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+
+def make_console(stream: IO[str] | None = None, **options: object) -> Console:
+    """A console on a stream (standard output by default)."""
+    stream = stream or sys.stdout
+    if not shows_unicode(stream):
+        stream = AsciiStream(stream)
+    return Console(file=stream, theme=THEME, highlight=False, emoji=False, **options)
+
+
+def shows_unicode(stream: IO[str]) -> bool:
+    try:
+        "✓✗→…×√━".encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def marks(console: Console) -> dict[str, str]:
+    """The signs for passed, failed and the rest that this console can show."""
+    return UNICODE_MARKS if console.encoding.lower().startswith("utf") else ASCII_MARKS
