@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -69,8 +69,6 @@ def start(context: Context, options: argparse.Namespace) -> int:
     copied = context.work.start(problem)
     record = progress.get(problem.slug)
     if not record.started:
-        from dataclasses import replace
-
         record = replace(record, started=time.time())
     progress.put(problem.slug, record)
     context.console.print(statement.markdown(problem.statement))
@@ -115,8 +113,6 @@ def record(context: Context, report: Report) -> None:
 
 def hint(context: Context, options: argparse.Namespace) -> int:
     """All hints seen so far and the next one, if it is unlocked."""
-    from dataclasses import replace
-
     problem, progress = context.problem(options.slug), context.progress()
     known = progress.get(problem.slug)
     unlocked = N_HINTS if options.now else known.unlocked_hints(time.time())
@@ -141,8 +137,6 @@ def hint(context: Context, options: argparse.Namespace) -> int:
 
 def solution(context: Context, options: argparse.Namespace) -> int:
     """After acceptance, or after all hints and a yes."""
-    from dataclasses import replace
-
     problem, progress = context.problem(options.slug), context.progress()
     known = progress.get(problem.slug)
     if not known.solved and not may_reveal(context, problem, known.hints, options.yes):

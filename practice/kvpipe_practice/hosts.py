@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, BinaryIO, Protocol
 
 from . import problems
@@ -85,7 +86,7 @@ class ForkHost:
             "from kvpipe_practice import forkhost; "
             f"forkhost.serve({theirs.fileno()}, {self.with_torch})"
         )
-        self.errors: IO[bytes] = tempfile.TemporaryFile()
+        self.errors: IO[bytes] = open(Path(self.folder.name) / "errors", "w+b")  # noqa: SIM115
         self.process = subprocess.Popen(
             command(body),
             stdin=subprocess.DEVNULL,

@@ -24,7 +24,7 @@ def limits(problem: Problem, folder: str, n_cases: int) -> dict:
 
 
 def protected_paths(problem: Problem) -> list[str]:
-    """Where solutions, cases, the judge and the book's modules lie, also in the repository's history.
+    """Where solutions, cases, the judge and the book's modules lie, the repository's history too.
 
     Everything beside this package is closed but the learner's own folder and what holds the
     interpreter's libraries (a virtual environment is often inside the repository).

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +12,7 @@ from .problems import Problem
 from .progress import Progress
 
 WIDE_COLUMNS = 80
+BAR_COLUMNS = 40
 STATE_MARKS = {"solved": "pass", "tried": "tried", "untouched": "untouched"}
 STATE_STYLES = {"solved": "pass", "tried": "insight", "untouched": "quiet"}
 
@@ -33,10 +33,16 @@ def overview(
         yield Text()
     states = [progress.get(p.slug).state for p in problems]
     n_solved = states.count("solved")
-    yield ProgressBar(len(problems) or 1, n_solved, width=min(width, 40), complete_style="green")
+    yield bar(n_solved, len(problems), min(width, BAR_COLUMNS), signs)
     left = sum(p.minutes for p in problems if progress.get(p.slug).state != "solved")
     yield Text(f"{n_solved} of {len(problems)} solved, about {left} minutes to go")
     yield from next_step(next_problem(problems, progress), progress, command)
+
+
+def bar(n_done: int, n_all: int, width: int, signs: dict[str, str]) -> Text:
+    """A progress bar that reads without colour too."""
+    full = width * n_done // max(n_all, 1)
+    return Text.assemble((signs["full"] * full, "pass"), (signs["empty"] * (width - full), "quiet"))
 
 
 def table(problems: list[Problem], progress: Progress, signs: dict[str, str], width: int) -> Table:

@@ -6,7 +6,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -127,6 +127,7 @@ def load_module(path: Path, name: str) -> ModuleType:
     return module
 
 
+@lru_cache(maxsize=256)
 def wrong_function(wrong: Wrong, function: str) -> Callable[..., Any]:
     """The wrong answer's function, to recognise its result in a learner's."""
     return getattr(load_module(wrong.path, f"kvpipe_practice_wrong_{wrong.path.stem}"), function)

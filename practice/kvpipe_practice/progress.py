@@ -1,4 +1,4 @@
-"""The learner's record: one small JSON file beside the answers, keyed by slug, written atomically."""
+"""The learner's record: one small JSON file beside the answers, keyed by slug."""
 
 from __future__ import annotations
 

@@ -107,16 +107,21 @@ class Names:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     yield node.lineno, f"{node.module}.{alias.name}", alias.name
-            elif isinstance(node, ast.Call) and self.full(node.func) == "getattr":
-                if len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
-                    attribute = str(node.args[1].value)
-                    base = self.full(node.args[0])
-                    yield node.lineno, f"{base}.{attribute}" if base else "", attribute
+            elif isinstance(node, ast.Call) and (attribute := literal_getattr(node)):
+                base = self.full(node.args[0])
+                yield node.lineno, f"{base}.{attribute}" if base else "", attribute
+
+
+def literal_getattr(node: ast.Call) -> str:
+    """The attribute in `getattr(x, "attribute")`; "" for any other call."""
+    named = isinstance(node.func, ast.Name) and node.func.id == "getattr" and len(node.args) > 1
+    second = node.args[1] if named else None
+    return str(second.value) if isinstance(second, ast.Constant) else ""
 
 
 def matches(rule: str, full: str, attribute: str) -> bool:
     """Does a use fall under a rule? By its full name, as a method, or by another way into torch."""
-    package, _, last = rule.partition(".")[0], "", rule.rpartition(".")[2]
+    package, last = rule.partition(".")[0], rule.rpartition(".")[2]
     if full == rule:
         return True
     if attribute != last or "." not in rule:
