@@ -1,0 +1,15 @@
+"""First row's positions: your result equals the one that turns every row by the positions of row 0.
+
+case: left-padding
+kind: value
+"""
+
+import torch
+
+
+def rotate(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
+    D = x.shape[-1]
+    angles = positions[0][:, None] * theta ** -(torch.arange(0, D, 2).float() / D)
+    cos, sin = angles.cos(), angles.sin()
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)

@@ -1,0 +1,15 @@
+"""Index for position: your result equals the one turned by the index in the row; use positions.
+
+case: gaps
+kind: value
+"""
+
+import torch
+
+
+def rotate(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
+    T, D = x.shape[-2:]
+    angles = torch.arange(T)[:, None] * theta ** -(torch.arange(0, D, 2).float() / D)
+    cos, sin = angles.cos(), angles.sin()
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
