@@ -1,8 +1,8 @@
 """Builds the book, and the Sphinx extension that keeps it free of requests to other hosts.
 
 `python -m kvpipe.book` builds `_build/html` from the committed outputs. The extension copies
-MathJax out of an installed package into the site, draws the ledger, and switches the "edit" and
-"report" links on when `repository.url` is set in `_config.yml`.
+MathJax out of an installed package into the site, draws the tables of claims and of problems,
+and switches the "edit" and "report" links on when `repository.url` is set in `_config.yml`.
 """
 
 import argparse
@@ -11,9 +11,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from kvpipe import ledger
 
@@ -71,12 +73,47 @@ def link_repository(theme_options: dict[str, Any]) -> None:
         theme_options[button] = is_known
 
 
+def problem_table(folder: Path, link_to: str) -> str:
+    """The practice problems by chapter, from the front matter of each `problem.md`."""
+    matters = {path.parent.name: _front_matter(path) for path in folder.glob("*/problem.md")}
+    lines = ["| chapter | problem | level | minutes |", "|---:|---|---|---:|"]
+    for slug, about in sorted(matters.items(), key=lambda m: (m[1]["chapter"], m[1]["order"])):
+        title = f"[{about['title']}]({link_to}/{slug}/problem.md)"
+        lines.append(
+            f"| {about['chapter']} | {title} | {about['difficulty']} | {about['minutes']} |"
+        )
+    return "\n".join(lines)
+
+
+def _front_matter(path: Path) -> dict[str, Any]:
+    """The metadata between the two `---` lines at the top of a page."""
+    return yaml.safe_load(path.read_text(encoding="utf-8").split("---", 2)[1])
+
+
+def _table_directive(to_markdown: Callable[[Path, str], str]) -> type:
+    """A Sphinx directive with one argument, a path relative to the page, that becomes a table."""
+    from sphinx.util.docutils import SphinxDirective
+
+    class Table(SphinxDirective):
+        required_arguments = 1
+
+        def run(self) -> list[Any]:
+            self.env.note_reread()
+            path = Path(self.env.relfn2path(self.arguments[0])[1])
+            return self.parse_text_to_nodes(to_markdown(path, self.arguments[0]))
+
+    return Table
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx calls this: the module is an extension."""
     app.config.mathjax_path = MATHJAX_ENTRY
     app.connect("config-inited", lambda _, config: link_repository(config.html_theme_options))
     app.connect("build-finished", _add_mathjax)
-    app.add_directive("ledger", ledger.directive())
+    app.add_directive("problems", _table_directive(problem_table))
+    app.add_directive(
+        "ledger", _table_directive(lambda path, _: ledger.to_markdown(ledger.read(path)))
+    )
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
