@@ -27,7 +27,7 @@ FILE_BYTES = 64 * 2**20
 OPEN_FILES = 256
 
 
-def confine(limits: dict) -> list[str]:
+def confine(limits: dict, closed_modules: list[str]) -> list[str]:
     """Put up every wall this system has; their names."""
     folder = os.path.realpath(limits["folder"])
     os.chdir(folder)
@@ -41,7 +41,7 @@ def confine(limits: dict) -> list[str]:
         walls.append(f"landlock {version}")
     if seccomp.restrict():
         walls.append("seccomp")
-    sys.addaudithook(make_hook(limits["protected"], folder))
+    sys.addaudithook(make_hook(limits["protected"], folder, closed_modules))
     return [*walls, "audit hook"]
 
 
@@ -71,7 +71,9 @@ def address_space_bytes() -> int:
         return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def make_hook(protected: list[str], folder: str) -> Callable[[str, tuple], None]:
+def make_hook(
+    protected: list[str], folder: str, closed_modules: list[str]
+) -> Callable[[str, tuple], None]:
     """An audit hook that refuses and notes; once added it cannot be removed."""
     real, decode, within = os.path.realpath, os.fsdecode, landlock.is_within
     refuse, own_pid = guard.refuse, os.getpid()
@@ -92,7 +94,7 @@ def make_hook(protected: list[str], folder: str) -> Callable[[str, tuple], None]
             refuse(f"reading {place}")
 
     def check_import(name: str, *rest: object) -> None:
-        if name.partition(".")[0] in FOREIGN_MODULES:
+        if name.partition(".")[0] in FOREIGN_MODULES or name in closed_modules:
             refuse(f"import {name}")
 
     def check_kill(pid: int, *rest: object) -> None:

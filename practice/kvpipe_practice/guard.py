@@ -49,16 +49,25 @@ def refuse(what: str) -> None:
     raise ForbiddenCall(f"forbidden: {what}")
 
 
-def install(forbidden: list[str], required: list[str]) -> None:
-    """Replace forbidden functions and count required ones."""
+def install(forbidden: list[str], required: list[str]) -> list[str]:
+    """Replace forbidden functions and count required ones; the modules still to be kept out.
+
+    A forbidden function in a module that nobody has imported yet is kept out with its module.
+    """
+    unloaded = []
     for name in forbidden:
-        replace_attribute(name, raiser(name))
+        owner, attribute = resolve(name)
+        if owner is not None:
+            replace_attribute(owner, attribute, raiser(name))
+        elif "." in name and name.rpartition(".")[0] not in sys.modules:
+            unloaded.append(name.rpartition(".")[0])
     if forbidden and "torch" in sys.modules:
         replace_kernels(forbidden)
     for name in required:
         owner, attribute = resolve(name)
         if owner is not None:
             setattr(owner, attribute, counting(name, getattr(owner, attribute)))
+    return unloaded
 
 
 def resolve(name: str) -> tuple[Any, str]:
@@ -73,6 +82,17 @@ def resolve(name: str) -> tuple[Any, str]:
     for part in path[1:]:
         owner = getattr(owner, part, None)
     return (owner, attribute) if hasattr(owner, attribute) else (None, "")
+
+
+def exists(name: str) -> bool:
+    """Does a full name lead anywhere, if its module is imported?"""
+    if resolve(name)[0] is not None:
+        return True
+    module, _, attribute = name.rpartition(".")
+    try:
+        return hasattr(importlib.import_module(module), attribute)
+    except ImportError:
+        return False
 
 
 def raiser(name: str) -> Callable[..., None]:
@@ -92,11 +112,8 @@ def counting(name: str, function: Callable) -> Callable:
     return required
 
 
-def replace_attribute(name: str, stand_in: Callable) -> None:
-    """Put the stand-in where the name leads; of a class, its constructor."""
-    owner, attribute = resolve(name)
-    if owner is None:
-        return
+def replace_attribute(owner: Any, attribute: str, stand_in: Callable) -> None:
+    """Put the stand-in in place of a function; of a class, of its constructor."""
     target = getattr(owner, attribute)
     if isinstance(target, type):
         target.__init__ = stand_in

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +13,8 @@ from .case import Case
 from .compare import compare
 from .hosts import Host
 from .limits import limits
-from .problems import Problem, wrong_function
+from .misconceptions import NAMED_KINDS, recognise
+from .problems import Problem
 from .results import CaseResult, Failure, Report
 from .rules import check_source
 from .runner import Outcome, Process
@@ -126,33 +126,17 @@ class Run:
         tolerance = self.problem.tolerance(case)
         found = compare(got, case.expected, tolerance)
         if found:
-            return Failure.of(found, case.hidden, recognise(self.problem, case, got))
+            said = recognise(self.problem, case, got, found.kind)
+            return Failure.of(found, case.hidden, said)
         if mutated:
-            return Failure(
-                "mutated",
-                "your function changed one of its inputs",
-                ("the caller still needs them; work on a copy, or avoid methods that end in _",),
-            )
+            said = recognise(self.problem, case, got, "mutated")
+            lines = ("work on a copy, and avoid methods whose name ends in _",)
+            return Failure("mutated", "your function changed one of its inputs", lines, said)
         return None
 
     def close(self) -> None:
         if self.process is not None:
             self.process.end()
-
-
-def recognise(problem: Problem, case: Case, got: Any) -> str:
-    """The message of the wrong answer that gives the same result, if there is one."""
-    tolerance = problem.tolerance(case)
-    for wrong in problem.wrong:
-        if wrong.kind in ("timeout", "crash", "memory", "output"):
-            continue
-        try:
-            same = wrong_function(wrong, problem.function)(*deepcopy(list(case.inputs.values())))
-            if compare(got, same, tolerance) is None:
-                return wrong.message
-        except Exception:  # a wrong answer may fail in any way on a case that is not its own
-            continue
-    return ""
 
 
 def judge(
@@ -237,7 +221,7 @@ def overall(report: Report) -> str:
 
 def verdict(failure: Failure) -> str:
     """The verdict a failure gives, in a few plain words."""
-    if failure.kind in ("value", "shape", "dtype", "nan", "type", "missing_return", "mutated"):
+    if failure.kind in NAMED_KINDS:
         return "wrong answer"
     return {
         "not_started": "not started",

@@ -71,8 +71,8 @@ class Answer:
 
     def load(self, header: dict, block: bytes) -> tuple[dict, bytes]:
         """Confine this process, install the rules, run the learner's file."""
-        guard.install(header["forbidden"], header["required"])
-        walls = confine.confine(header["limits"])
+        unloaded = guard.install(header["forbidden"], header["required"])
+        walls = confine.confine(header["limits"], unloaded)
         for name in [n for n in sys.modules if n.partition(".")[0] == __package__]:
             del sys.modules[name]
         module = types.ModuleType(ANSWER)
