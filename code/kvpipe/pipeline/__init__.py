@@ -27,9 +27,9 @@ from kvpipe.pipeline.schedules import (
     zbv,
 )
 from kvpipe.pipeline.segments import equal_segments, equal_work_segments, segment_work
-from kvpipe.pipeline.simulate import Comm, Cost, simulate
+from kvpipe.pipeline.simulator import Comm, Cost, simulate
 from kvpipe.pipeline.timeline import METRICS, Span, Timeline, Transfer, peak_activations
-from kvpipe.pipeline.validate import validate
+from kvpipe.pipeline.validation import validate
 
 __all__ = [
     "BUILDERS",

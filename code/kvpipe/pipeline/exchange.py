@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kvpipe.pipeline.ops import Op, Schedule, output
-from kvpipe.pipeline.simulate import Comm, Cost, simulate
+from kvpipe.pipeline.simulator import Comm, Cost, simulate
 from kvpipe.pipeline.timeline import Span, Timeline, Transfer
 
 

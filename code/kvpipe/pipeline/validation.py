@@ -4,7 +4,7 @@ from collections import Counter
 
 from kvpipe.pipeline.exchange import Program, run_synchronously
 from kvpipe.pipeline.ops import KINDS, Op, Schedule
-from kvpipe.pipeline.simulate import simulate
+from kvpipe.pipeline.simulator import simulate
 
 
 def validate(schedule: Schedule, instructions: Program | None = None) -> None:
