@@ -1,0 +1,23 @@
+"""Mask after softmax: your result equals the one whose weights no longer sum to 1.
+
+case: example
+kind: value
+"""
+
+import torch
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_positions: torch.Tensor,
+    k_positions: torch.Tensor,
+) -> torch.Tensor:
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    q_pos, k_pos = q_positions[:, None, :, None], k_positions[:, None, None, :]
+    hidden = (k_pos < 0) | (k_pos > q_pos)  # (B, 1, T, S)
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    weights = scores.softmax(dim=-1)
+    return weights.masked_fill(hidden, 0) @ v
