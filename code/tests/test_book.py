@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kvpipe import book, ledger
+from kvpipe import book, book_pages, ledger
 
 PHONE = {"width": 360, "height": 740}
 
@@ -115,8 +115,8 @@ def test_no_page_is_heavier_than_two_megabytes(site):
 
 
 def test_mathjax_comes_from_the_installed_package(site):
-    copied = (site / "_static" / book.MATHJAX_ENTRY).read_bytes()
-    assert copied == (book.mathjax_folder() / "tex-svg.js").read_bytes()
+    copied = (site / "_static" / book_pages.MATHJAX_ENTRY).read_bytes()
+    assert copied == (book_pages.mathjax_folder() / "tex-svg.js").read_bytes()
 
 
 def test_a_chapter_can_be_downloaded_as_the_committed_notebook(root, site):
@@ -168,9 +168,24 @@ def test_a_warning_fails_the_build(root, tmp_path, capfd):
     page = copy / "book/how-to-use.md"
     page.write_text(page.read_text() + "\n{ref}`nowhere`\n")
     with pytest.raises(subprocess.CalledProcessError):
-        book.build(copy, quiet=True)
+        book.build(copy)
     warnings = re.findall("WARNING: .*", capfd.readouterr().err)
     assert len(warnings) == 1 and "nowhere" in warnings[0]
+
+
+def test_an_unchanged_book_is_not_built_again_and_a_changed_one_is(root, site, tmp_path):
+    assert (site / ".sources").read_text() == book.fingerprint(root)
+    copy = copy_of_the_pages(root, tmp_path)
+    page = book.build(copy)
+    built = page.stat().st_mtime_ns
+    (page.parent / "left_over.html").touch()
+    assert book.build(copy) == page
+    assert page.stat().st_mtime_ns == built
+    config = copy / "book/how-to-use.md"
+    config.write_text(config.read_text() + "\nOne sentence more.\n")
+    book.build(copy)
+    assert "One sentence more." in (page.parent / "book/how-to-use.html").read_text()
+    assert not (page.parent / "left_over.html").exists()
 
 
 def test_edit_and_report_links_appear_when_the_address_is_set(root, site, tmp_path):
@@ -179,7 +194,7 @@ def test_edit_and_report_links_appear_when_the_address_is_set(root, site, tmp_pa
     copy = copy_of_the_pages(root, tmp_path)
     config = copy / "_config.yml"
     config.write_text(config.read_text().replace('url: ""', "url: https://github.com/a/b"))
-    book.build(copy, quiet=True)
+    book.build(copy)
     text = (copy / "_build/html/book/notation.html").read_text()
     assert "https://github.com/a/b/edit/main/book/notation.md" in text
     assert "https://github.com/a/b/issues/new" in text
@@ -193,9 +208,9 @@ def test_building_outside_the_repository_says_what_is_missing(tmp_path):
 
 
 def test_a_missing_mathjax_package_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(book, "MATHJAX_PACKAGE", "no-such-package")
+    monkeypatch.setattr(book_pages, "MATHJAX_PACKAGE", "no-such-package")
     with pytest.raises(ValueError, match="is not installed: pip install"):
-        book.mathjax_folder()
+        book_pages.mathjax_folder()
 
 
 # --- the ledger ----------------------------------------------------------------------------------
