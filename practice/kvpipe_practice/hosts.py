@@ -155,6 +155,8 @@ class ForkHost:
             return
         self.lines.close()
         self.channel.close()
+        if not self.ready:
+            self.process.kill()  # still importing; it has started nothing
         try:
             self.process.wait(timeout=2)
         except subprocess.TimeoutExpired:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -17,29 +18,45 @@ from .values import describe, is_small
 NARROW_COLUMNS = 70
 
 
+@dataclass(frozen=True)
+class Style:
+    """How a report is written here: signs, width, and how one asks for more."""
+
+    signs: dict[str, str]
+    width: int
+    command: Callable[[str, str], str]
+    more: str
+
+
 def print_report(console: Console, report: Report, all_failures: bool, command: str) -> None:
-    """The whole report; by default only the first failure in detail."""
-    for part in render(report, marks(console), console.width, all_failures, command):
+    """The whole report in a terminal; by default only the first failure in detail."""
+    style = Style(
+        marks(console),
+        console.width,
+        lambda verb, slug: f"{command} {verb} {slug}",
+        "--all-failures",
+    )
+    for part in render(report, style, all_failures):
         console.print(part)
 
 
-def render(
-    report: Report, signs: dict[str, str], width: int, all_failures: bool, command: str
-) -> Iterator[RenderableType]:
+def render(report: Report, style: Style, all_failures: bool) -> Iterator[RenderableType]:
+    """Every part of a report, in reading order."""
+    signs = style.signs
     yield Text.assemble((report.title, "title"), "  ", (report.file, "path"))
     if report.failure:
         yield from file_failure(report, signs)
     elif report.results:
-        yield case_table(report, signs, width)
+        yield case_table(report, signs, style.width)
         failed = report.failed
         for result in failed if all_failures else failed[:1]:
             yield from case_failure(report, result, signs)
         if len(failed) > 1 and not all_failures:
-            yield Text(f"{len(failed) - 1} more failed; --all-failures shows them", "quiet")
+            yield Text(f"{len(failed) - 1} more failed; {style.more} shows them", "quiet")
     if report.printed and not report.failure:
         yield from printed(report.printed, "printed while your file was imported")
     yield verdict_line(report, signs)
-    yield from next_steps(report, command)
+    yield from next_steps(report, style.command)
 
 
 def case_table(report: Report, signs: dict[str, str], width: int) -> Table:
@@ -160,8 +177,8 @@ def verdict_line(report: Report, signs: dict[str, str]) -> RenderableType:
     return Text.assemble("\n", (f"{sign} {report.verdict}", style), (f"  {rest}", "quiet"))
 
 
-def next_steps(report: Report, command: str) -> Iterator[RenderableType]:
+def next_steps(report: Report, command: Callable[[str, str], str]) -> Iterator[RenderableType]:
     if report.accepted:
-        yield Text.assemble("compare: ", (f"{command} solution {report.slug}", "command"))
+        yield Text.assemble("compare: ", (command("solution", report.slug), "command"))
     elif not (report.failure and report.failure.kind in ("not_started", "syntax")):
-        yield Text.assemble("stuck? ", (f"{command} hint {report.slug}", "command"))
+        yield Text.assemble("stuck? ", (command("hint", report.slug), "command"))
