@@ -1,4 +1,4 @@
-"""In place: scaling q with an operator that changes it changes the caller's tensor.
+"""In place: your function changed the caller's tensors; an operator such as /= does; make new ones.
 
 case: example
 kind: mutated
