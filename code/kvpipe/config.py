@@ -147,7 +147,10 @@ def _read_json(path: Path) -> dict:
         raise FileNotFoundError(
             f"{path} does not exist; a checkpoint folder needs config.json beside its safetensors"
         )
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); fetch it again") from error
 
 
 def _from_hf(hf: dict) -> Config:

@@ -1,4 +1,4 @@
-"""Shared fixtures: the repository, a headless Chromium, the built book on a local server."""
+"""Shared fixtures: the repository, the models, a headless Chromium, the built book on a server."""
 
 import functools
 import http.server
@@ -24,6 +24,39 @@ CHROMIUM_FLAGS = [
 def root() -> Path:
     """The root of the repository."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """tiny(family): our model and Hugging Face's with the same random weights, ours from files."""
+    from kvpipe.checkpoints import load_stage
+    from tiny_models import build
+
+    @functools.cache
+    def make(family: str):
+        theirs, folder = build(family), tmp_path_factory.mktemp(family)
+        theirs.save_pretrained(folder)
+        return load_stage(folder), theirs
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def real():
+    """The default model and its tokenizer, through our code."""
+    from kvpipe.checkpoints import load
+
+    return load()
+
+
+@pytest.fixture(scope="session")
+def real_hf():
+    """The default model, through Hugging Face's code."""
+    import torch
+    from kvpipe.checkpoints import fetch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(fetch(), dtype=torch.float32).eval()
 
 
 @pytest.fixture(scope="session")
