@@ -363,6 +363,12 @@ def test_a_program_without_a_receive_does_not_finish():
         )
 
 
+def test_a_program_that_computes_before_it_receives_does_not_run():
+    first, (receive, compute, *rest) = program(gpipe(2, 2))
+    with pytest.raises(ValueError, match="rank 1 stands before: 1F0"):
+        run_synchronously(gpipe(2, 2), (first, (compute, receive, *rest)))
+
+
 @pytest.mark.parametrize(
     "schedule",
     [

@@ -155,13 +155,13 @@ def longest_path(schedule: Schedule, cost, latency) -> dict[Op, float]:
     for order in schedule.order:
         edges += [(a, b, cost(a)) for a, b in pairwise(order)]
     start = dict.fromkeys((op for _, op in ops), 0)
-    moved = True
-    while moved:
-        moved = False
-        for a, b, length in edges:
-            if start[b] < start[a] + length:
-                start[b], moved = start[a] + length, True
-    return start
+    for _ in ops:  # no path is longer than the number of operations
+        late = [(a, b, length) for a, b, length in edges if start[b] < start[a] + length]
+        if not late:
+            return start
+        for a, b, length in late:
+            start[b] = max(start[b], start[a] + length)
+    raise AssertionError("operations that wait for each other in a circle")
 
 
 @pytest.mark.parametrize(
