@@ -19,9 +19,10 @@ STARTS_PROCESS = (
     *("os.startfile", "os.startfile/2", "subprocess.Popen", "pty.spawn"),
 )
 CHANGES_FILES = (
-    *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown", "os.link"),
-    *("os.symlink", "os.truncate", "os.utime", "shutil.rmtree", "shutil.move"),
+    *("os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.chown", "os.truncate", "os.utime"),
+    *("shutil.rmtree", "os.setxattr", "os.mkfifo", "os.mknod"),
 )
+MOVES_FILES = ("os.rename", "os.link", "shutil.move")
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 FILE_BYTES = 64 * 2**20
 OPEN_FILES = 256
@@ -116,6 +117,8 @@ def make_hook(
         "resource.prlimit": say("changing the limits"),
         **dict.fromkeys(STARTS_PROCESS, say("starting a process")),
         **dict.fromkeys(CHANGES_FILES, lambda path, *rest: check_write(path)),
+        **dict.fromkeys(MOVES_FILES, lambda path, to, *rest: (check_write(path), check_write(to))),
+        "os.symlink": lambda path, to, *rest: check_write(to),
     }
     find = checks.get
 

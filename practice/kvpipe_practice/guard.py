@@ -39,8 +39,9 @@ _notes = Notes()
 
 
 def notes() -> dict:
-    """The notes so far, as data."""
-    return {"refused": _notes.refused[:5], "called": sorted(_notes.called)}
+    """What was noted since the last time, as data."""
+    refused, _notes.refused = _notes.refused[:5], []
+    return {"refused": refused, "called": sorted(_notes.called)}
 
 
 def refuse(what: str) -> None:

@@ -35,9 +35,10 @@ def protected_paths(problem: Problem) -> list[str]:
     closed += [problem.folder, Path(__file__).parent]
     if (spec := importlib.util.find_spec("kvpipe")) and spec.submodule_search_locations:
         closed += map(Path, spec.submodule_search_locations)
-    own_code = (str(PRACTICE), str(PRACTICE.parent / "code"))
-    libraries = [os.path.realpath(p) for p in (sys.prefix, *sys.path) if p and p not in own_code]
     real = {os.path.realpath(path) for path in closed}
+    own_code = [os.path.realpath(path) for path in (PRACTICE, PRACTICE.parent / "code")]
+    found = [os.path.realpath(path) for path in (sys.prefix, *sys.path) if path]
+    libraries = [path for path in found if not any(holds(own, path) for own in own_code)]
     return sorted(p for p in real if not any(holds(p, library) for library in libraries))
 
 

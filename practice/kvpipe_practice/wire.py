@@ -76,6 +76,7 @@ class Encoder:
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in TENSOR_DTYPES or tensor.layout is not torch.strided:
             raise WireError(f"a {tensor.layout} tensor of {tensor.dtype} cannot be judged")
+        self._check_size(tensor.numel() * tensor.element_size())
         tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
         order = memory_order(tensor.shape, tensor.stride())
         flat = tensor.permute(order).contiguous().reshape(-1)
@@ -85,15 +86,19 @@ class Encoder:
     def _encode_ndarray(self, numpy: Any, array: Any) -> list:
         if array.dtype.name not in ARRAY_DTYPES:
             raise WireError(f"an array of {array.dtype} cannot be judged")
+        self._check_size(array.nbytes)
         order = memory_order(array.shape, array.strides)
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         raw = numpy.ascontiguousarray(little.transpose(order)).tobytes()
         return ["array", array.dtype.name, list(array.shape), order, *self._store(raw)]
 
+    def _check_size(self, n_bytes: int) -> None:
+        """Before anything is copied: does it still fit?"""
+        if len(self.block) + n_bytes > MAX_BLOCK_BYTES:
+            raise WireError(f"more than {MAX_BLOCK_BYTES // 2**20} MiB of data")
+
     def _store(self, raw: bytes) -> tuple[int, int]:
         start = len(self.block)
-        if start + len(raw) > MAX_BLOCK_BYTES:
-            raise WireError(f"more than {MAX_BLOCK_BYTES // 2**20} MiB of data")
         self.block += raw
         return start, len(raw)
 
