@@ -70,7 +70,10 @@ def honest(x):
     return e / e.sum(dim=-1, keepdim=True)
 """
 
-SOLUTION = '''"""Subtract the largest of each row first: the ratio is the same and nothing overflows."""
+SOLUTION = '''"""Subtract the largest of each row first.
+
+The shares stay the same, and no exponential overflows.
+"""
 import torch
 
 

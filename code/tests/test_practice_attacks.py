@@ -328,7 +328,7 @@ def test_patched_comparisons_change_nothing(problem, host):
     """
     report = run(problem, host, answer("return x", patches))
     assert not report.accepted
-    assert result_of(report, "second").status == "fail"
+    assert result_of(report, "second").status != "pass"
 
 
 def test_patched_conversions_give_no_pass(problem, host):

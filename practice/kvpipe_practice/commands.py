@@ -19,7 +19,7 @@ from .problems import Problem, ProblemError, find, load_all
 from .progress import N_HINTS, Progress
 from .report import print_report
 from .results import Report, to_json
-from .terminal import marks
+from .terminal import marks, to_type
 from .work import Work, shorter
 
 YES = ("y", "yes")
@@ -47,7 +47,8 @@ class Context:
         return progress
 
     def say(self, *parts: str | tuple[str, str]) -> None:
-        self.console.print(Text.assemble(*parts))
+        commands = any(part[1] == "command" for part in parts if isinstance(part, tuple))
+        self.console.print(to_type(*parts) if commands else Text.assemble(*parts))
 
 
 def show_overview(context: Context, options: argparse.Namespace) -> int:
@@ -122,16 +123,12 @@ def hint(context: Context, options: argparse.Namespace) -> int:
     if shown > known.hints:
         progress.put(problem.slug, replace(known, hints=shown))
     elif shown < N_HINTS:
-        context.say(
-            f"Hint {shown + 1} opens after one more failed attempt or one more minute of work. ",
-            "At once: ",
-            (f"{context.command} hint {problem.slug} --now", "command"),
-        )
+        context.say(f"Hint {shown + 1} opens after one more failed attempt or minute of work.")
+        context.say("at once: ", (f"{context.command} hint {problem.slug} --now", "command"))
         return 1
     if shown == N_HINTS:
-        context.say(
-            "That was the last hint: ", (f"{context.command} solution {problem.slug}", "command")
-        )
+        command = f"{context.command} solution {problem.slug}"
+        context.say("that was the last hint: ", (command, "command"))
     return 0
 
 
@@ -149,10 +146,8 @@ def solution(context: Context, options: argparse.Namespace) -> int:
 
 def may_reveal(context: Context, problem: Problem, hints: int, yes: bool) -> bool:
     if hints < N_HINTS:
-        context.say(
-            f"{problem.slug} is not solved and {N_HINTS - hints} hints are unread: ",
-            (f"{context.command} hint {problem.slug} --now", "command"),
-        )
+        context.say(f"{problem.slug} is not solved and {N_HINTS - hints} hints are unread.")
+        context.say("next hint: ", (f"{context.command} hint {problem.slug} --now", "command"))
         return False
     if yes:
         return True

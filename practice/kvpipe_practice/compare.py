@@ -94,7 +94,10 @@ def compare_dicts(got: Any, expected: dict, tolerance: Tolerance | None, where: 
         return Finding(
             "value",
             f"{subject(where)} has the wrong keys",
-            values=(f"expected {sorted(map(str, expected))}", f"got {sorted(map(str, got))}"),
+            values=(
+                f"expected {sorted(map(repr, expected))}",
+                f"got {sorted(map(repr, got))!r:.300}",
+            ),
         )
     for key, value in expected.items():
         if found := compare(got[key], value, tolerance, f"{where or 'result'}[{key!r}]"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from .hosts import Host
 from .limits import limits
 from .misconceptions import NAMED_KINDS, recognise
 from .problems import Problem
-from .results import CaseResult, Failure, Report
+from .results import CaseResult, Failure, Report, clean
 from .rules import check_source
 from .runner import Outcome, Process
 from .verdicts import failure_of
@@ -44,7 +45,9 @@ class Run:
 
     def load(self) -> Failure | None:
         """A fresh process with the learner's file loaded, or why that failed."""
-        self.process = Process(self.host)
+        # Linux limits the address space; macOS ignores such limits, so the judge looks itself
+        polled = self.problem.memory_bytes if sys.platform == "darwin" else 0
+        self.process = Process(self.host, polled)
         request = {
             "op": "load",
             "source": self.submission.source,
@@ -112,7 +115,7 @@ class Run:
         tried = notes.get("refused")
         if not isinstance(tried, list) or not tried:
             return None
-        return Failure("forbidden", f"forbidden {tried[0]!s:.300}")
+        return Failure("forbidden", f"forbidden {clean(str(tried[0])[:300])}")
 
     def missing_call(self) -> Failure | None:
         """A required call that no case made."""

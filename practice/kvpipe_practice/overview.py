@@ -10,6 +10,7 @@ from rich.text import Text
 
 from .problems import Problem
 from .progress import Progress
+from .terminal import to_type
 
 WIDE_COLUMNS = 80
 BAR_COLUMNS = 40
@@ -73,12 +74,12 @@ def next_step(
     """The exact command to go on with, or a clear end."""
     if problem is None:
         yield Text("Everything is solved. There is nothing left to do here.", "pass")
-        yield Text.assemble("start over: ", (f"{command} reset --all", "command"))
+        yield to_type("start over: ", (f"{command} reset --all", "command"))
         return
     begun = progress.get(problem.slug).started > 0
     verb, word = ("test", "next") if begun else ("start", "next")
-    yield Text.assemble(f"{word}: ", (f"{command} {verb} {problem.slug}", "command"))
-    yield Text.assemble("every save judged: ", (f"{command} watch {problem.slug}", "command"))
+    yield to_type(f"{word}: ", (f"{command} {verb} {problem.slug}", "command"))
+    yield to_type("every save judged: ", (f"{command} watch {problem.slug}", "command"))
 
 
 def to_json(problems: list[Problem], progress: Progress) -> dict:

@@ -38,9 +38,9 @@ class Record:
         return "tried" if self.attempts or self.started else "untouched"
 
     def unlocked_hints(self, now: float) -> int:
-        """One hint per failed attempt or per minute since the start, whichever gives more."""
+        """One hint per failed attempt and per minute since the start."""
         minutes = int((now - self.started) // 60) if self.started else 0
-        return min(N_HINTS, max(self.failed, minutes, self.hints))
+        return min(N_HINTS, max(self.failed + minutes, self.hints))
 
     def judged(self, accepted: bool, now: float) -> Record:
         """After one full run; what was solved stays solved."""

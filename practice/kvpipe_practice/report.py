@@ -12,7 +12,7 @@ from rich.text import Text
 
 from .case import Case
 from .results import CaseResult, Failure, Report, cut
-from .terminal import marks
+from .terminal import marks, to_type
 from .values import describe, is_small
 
 NARROW_COLUMNS = 70
@@ -179,6 +179,6 @@ def verdict_line(report: Report, signs: dict[str, str]) -> RenderableType:
 
 def next_steps(report: Report, command: Callable[[str, str], str]) -> Iterator[RenderableType]:
     if report.accepted:
-        yield Text.assemble("compare: ", (command("solution", report.slug), "command"))
+        yield to_type("compare: ", (command("solution", report.slug), "command"))
     elif not (report.failure and report.failure.kind in ("not_started", "syntax")):
-        yield Text.assemble("stuck? ", (command("hint", report.slug), "command"))
+        yield to_type("stuck? ", (command("hint", report.slug), "command"))

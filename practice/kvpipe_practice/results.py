@@ -77,6 +77,14 @@ class Report:
         return sum(result.status == "pass" for result in self.results)
 
 
+def clean(text: str) -> str:
+    """Text from an answer, safe to print: control characters become visible escapes."""
+    return "".join(
+        char if char in "\n\t" or char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 def cut(text: str, limit: int = PRINTED_LIMIT) -> str:
     """At most `limit` characters, with a notice of what was cut."""
     if len(text) <= limit:

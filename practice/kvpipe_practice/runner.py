@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import secrets
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -13,9 +14,12 @@ from typing import Any
 
 from . import wire
 from .hosts import Child, Host
+from .results import clean
 
 OUTPUT_LIMIT_BYTES = 2**20
 OUTPUT_SETTLE_S = 0.2
+MEMORY_POLL_S = 0.2
+ENDS = ("timeout", "dead", "output", "memory", "malformed")
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Outcome:
     """What came back from one request.
 
     `kind` is the reply's own (`loaded`, `nofunction`, `returned`, `raised`, `unsendable`) or
-    `timeout`, `dead`, `output` (printed too much) or `malformed`.
+    `timeout`, `dead`, `output` (printed too much), `memory` or `malformed`.
     """
 
     kind: str
@@ -71,14 +75,14 @@ class Output:
             self.changed.wait_for(arrived, OUTPUT_SETTLE_S)
             text, _, rest = bytes(self.held).partition(marker)
             self.held[:] = rest
-        return text.decode("utf-8", "replace").replace("\r\n", "\n")
+        return clean(text.decode("utf-8", "replace").replace("\r\n", "\n"))
 
 
 class Process:
     """The judge's end of one answer's process."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
+    def __init__(self, host: Host, polled: int = 0) -> None:
+        self.host, self.polled = host, polled
         self.folder = tempfile.mkdtemp(prefix="kvpipe-answer-")
         self.child: Child = host.open(self.folder)
         self.events: queue.Queue = queue.Queue()
@@ -115,20 +119,27 @@ class Process:
         token = secrets.token_hex(8)
         started = time.perf_counter()
         self.outbox.put(wire.pack({**request, "token": token}, block))
-        try:
-            kind, header, data = self.events.get(timeout=limit_s)
-        except queue.Empty:
-            kind, header, data = "timeout", {}, b""
+        kind, header, data = self._wait(started + limit_s)
         seconds = time.perf_counter() - started
         if kind == "reply":
             if header.get("token") == token and isinstance(header.get("op"), str):
                 kind = header["op"]
             else:
                 kind, header = "malformed", {"message": "a message that answers no request"}
-        if kind in ("timeout", "dead", "output", "malformed"):
+        if kind in ENDS:
             self.end(expect_dead=kind == "dead")
         printed = self.output.take(b"\x00kvp:" + token.encode() + b"\x00")
         return Outcome(kind, header, data, printed, seconds, self.exit_code)
+
+    def _wait(self, deadline: float) -> tuple[str, dict, bytes]:
+        """The next event, or `timeout`, or `memory` where this process has to watch it."""
+        while (left := deadline - time.perf_counter()) > 0:
+            try:
+                return self.events.get(timeout=min(left, MEMORY_POLL_S) if self.polled else left)
+            except queue.Empty:
+                if self.polled and resident_bytes(self.child.pid) > self.polled:
+                    return "memory", {}, b""
+        return "timeout", {}, b""
 
     @property
     def alive(self) -> bool:
@@ -148,3 +159,14 @@ class Process:
             except OSError:
                 continue
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory a process holds, from `ps`; 0 if it cannot be told."""
+    try:
+        listed = subprocess.run(
+            ["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, timeout=2
+        )
+        return int(listed.stdout) * 1024
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return 0

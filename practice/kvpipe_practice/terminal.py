@@ -6,6 +6,7 @@ import sys
 from typing import IO
 
 from rich.console import Console
+from rich.text import Text
 from rich.theme import Theme
 
 THEME = Theme(
@@ -65,6 +66,11 @@ def make_console(stream: IO[str] | None = None, **options: object) -> Console:
     if not shows_unicode(stream):
         stream = AsciiStream(stream)
     return Console(file=stream, theme=THEME, highlight=False, emoji=False, **options)
+
+
+def to_type(*parts: str | tuple[str, str]) -> Text:
+    """A line with a command in it: never wrapped, so that it can be copied."""
+    return Text.assemble(*parts, no_wrap=True, overflow="ignore")
 
 
 def shows_unicode(stream: IO[str]) -> bool:

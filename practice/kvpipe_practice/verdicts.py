@@ -6,11 +6,12 @@ import signal
 from typing import Any
 
 from .problems import Problem
-from .results import Failure
+from .results import Failure, clean
 from .runner import OUTPUT_LIMIT_BYTES, Outcome
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "Unable to allocate")
 MAX_FRAMES = 12
+MAX_TEXT = 2000
 
 
 def failure_of(
@@ -22,6 +23,8 @@ def failure_of(
             return timeout(where, limit_s)
         case "dead":
             return dead(outcome.exit_code, where)
+        case "memory":
+            return out_of_memory(problem, where)
         case "output":
             text = f"printed more than {OUTPUT_LIMIT_BYTES // 2**20} MiB {where}"
             return Failure("output", text)
@@ -30,9 +33,10 @@ def failure_of(
         case "nofunction":
             return no_function(outcome.header, problem, submission)
         case "unsendable":
-            return Failure("type", f"your result cannot be judged: {outcome.header.get('message')}")
-    detail = outcome.header.get("message", "an unknown message")
-    return Failure("malformed", f"your code wrote to the judge's channel {where}", (str(detail),))
+            detail = clean(str(outcome.header.get("message")))
+            return Failure("type", f"your result cannot be judged: {detail}")
+    detail = clean(str(outcome.header.get("message", "an unknown message"))[:MAX_TEXT])
+    return Failure("malformed", f"your code wrote to the judge's channel {where}", (detail,))
 
 
 def timeout(where: str, limit_s: float) -> Failure:
@@ -52,6 +56,12 @@ def dead(exit_code: int | None, where: str) -> Failure:
     return Failure("crash", f"crashed (signal {-code}) {where}", tuple(lines))
 
 
+def out_of_memory(problem: Problem, where: str, detail: str = "", frames: Any = ()) -> Failure:
+    size = f"the limit is {problem.memory_bytes / 2**30:g} GiB more than at the start"
+    lines = (size, detail) if detail else (size,)
+    return Failure("memory", f"out of memory {where}", lines, frames=frames)
+
+
 def signal_name(number: int) -> str:
     try:
         return f"{signal.Signals(number).name}: {signal.strsignal(number)}"
@@ -62,16 +72,15 @@ def signal_name(number: int) -> str:
 def raised(header: dict, submission: Any, problem: Problem, where: str) -> Failure:
     """An exception, its frames from the learner's file on."""
     kinds = [str(kind) for kind in header.get("kinds", ())]
-    name, message = str(header.get("type")), str(header.get("message"))
+    name = clean(str(header.get("type"))[:MAX_TEXT])
+    message = clean(str(header.get("message"))[:MAX_TEXT])
     frames = clean_frames(header.get("frames"), submission.file)
     if "NotImplementedError" in kinds:
         from .judging import not_started
 
         return not_started(submission)
     if "MemoryError" in kinds or any(text in message for text in OUT_OF_MEMORY):
-        size = f"{problem.memory_bytes / 2**30:g} GiB"
-        lines = (f"the limit is {size} more than at the start", message.partition("\n")[0])
-        return Failure("memory", f"out of memory {where}", lines, frames=frames)
+        return out_of_memory(problem, where, message.partition("\n")[0], frames)
     if "SystemExit" in kinds:
         return Failure("exit", f"your code called sys.exit {where}", frames=frames)
     text = f"{name}: {message}" if message else name
@@ -81,7 +90,7 @@ def raised(header: dict, submission: Any, problem: Problem, where: str) -> Failu
 def clean_frames(frames: Any, file: str) -> tuple[tuple[str, int, str], ...]:
     """Frames from the first one in the learner's file on; anything malformed is dropped."""
     good = [
-        (frame[0], frame[1], frame[2])
+        (clean(frame[0]), frame[1], clean(frame[2]))
         for frame in (frames if isinstance(frames, list) else [])
         if isinstance(frame, list) and list(map(type, frame)) == [str, int, str]
     ]
@@ -90,7 +99,7 @@ def clean_frames(frames: Any, file: str) -> tuple[tuple[str, int, str], ...]:
 
 
 def no_function(header: dict, problem: Problem, submission: Any) -> Failure:
-    names = [str(name) for name in header.get("names", ())][:10]
+    names = [clean(str(name)) for name in header.get("names", ())][:10]
     has = f"it defines {', '.join(names)}" if names else "it defines no function"
     text = f"{submission.file} has no function {problem.function}; {has}"
     return Failure("nofunction", text, ("keep the name and the parameters of the stub",))

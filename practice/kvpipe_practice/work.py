@@ -43,7 +43,7 @@ class Work:
         """The answer as it is on disk."""
         path = path or self.path(problem)
         try:
-            return Submission(path.read_text(encoding="utf-8"), shorter(path))
+            return Submission(path.read_text(encoding="utf-8-sig"), shorter(path))
         except FileNotFoundError:
             how = f"python {judge_path()} start {problem.slug}"
             raise ProblemError(f"{shorter(path)} does not exist; run: {how}") from None
