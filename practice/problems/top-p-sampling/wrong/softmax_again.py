@@ -1,0 +1,14 @@
+"""Softmax again: your result equals a softmax of the kept probabilities; divide by their sum.
+
+case: example
+kind: value
+"""
+
+import torch
+
+
+def top_p(probs: torch.Tensor, p: float) -> torch.Tensor:
+    falling, ids = probs.sort(dim=-1, descending=True, stable=True)
+    mass_before = falling.cumsum(dim=-1) - falling
+    kept = torch.zeros_like(probs).scatter(-1, ids, (mass_before < p).float())
+    return probs.masked_fill(kept == 0, -torch.inf).softmax(dim=-1)
