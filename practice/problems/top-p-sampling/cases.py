@@ -52,7 +52,7 @@ def cases(seed: int):
     def distribution(B: int, V: int, sharpness: float) -> torch.Tensor:
         return (sharpness * torch.randn(B, V, generator=random)).softmax(dim=-1)
 
-    yield case("example", "the example of the statement", [[0.0625, 0.5, 0.125, 0.0625, 0.25]], 0.8)
+    yield case("example", "the example of the statement", [[0.125, 0.0625, 0.25, 0.5, 0.0625]], 0.8)
     yield case(
         "one-token",
         "a token that reaches p alone is the only one kept",
