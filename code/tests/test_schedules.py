@@ -301,6 +301,9 @@ def test_validate_checks_that_a_program_computes_the_schedule():
     validate(swapped)
     with pytest.raises(ValueError, match="something else"):
         validate(ONE, program(swapped))
+    backward_first = edited(ONE, 0, "0B0", "0F0", "0F1", "0B1")
+    with pytest.raises(ValueError, match=r"needs 0F0 \(still ahead on rank 0\)"):
+        validate(backward_first, just_in_time_program(backward_first))
 
 
 # Sends and receives.
