@@ -72,7 +72,7 @@ def _matplotlib_svg(drawing: Drawing) -> str:
     figure = drawing if isinstance(drawing, Figure) else drawing.get_figure(root=True)
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "kvpipe"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+        figure.savefig(buffer, format="svg", transparent=True)
     return buffer.getvalue()
 
 
