@@ -14,7 +14,7 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from kvpipe.svg import INK, Picture
+from kvpipe.svg import CELLS, INK, Picture
 from kvpipe.svg import picture as figure
 
 __all__ = [
@@ -111,7 +111,7 @@ def heat_map(
     n_rows, n_columns = cells.shape
     ax = ax or canvas(5.2, min(1.4 + 0.13 * n_rows, 6.4))[1]
     low, high = limits or (float(cells.min()), float(cells.max()))
-    mesh = ax.pcolormesh(cells, cmap=_steps(n_levels), norm=Normalize(low, high))
+    mesh = ax.pcolormesh(cells, cmap=_steps(n_levels), norm=Normalize(low, high), gid=CELLS)
     ax.set(xlabel=xlabel, ylabel=ylabel, ylim=(n_rows, 0))
     _label_cells(ax, n_columns, n_rows)
     ax.spines[:].set_visible(True)

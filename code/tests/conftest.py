@@ -29,8 +29,9 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """tiny(family): our model and Hugging Face's with the same random weights, ours from files."""
-    from kvpipe.checkpoints import load_stage
     from tiny_models import build
+
+    from kvpipe.checkpoints import load_stage
 
     @functools.cache
     def make(family: str):
@@ -53,8 +54,9 @@ def real():
 def real_hf():
     """The default model, through Hugging Face's code."""
     import torch
-    from kvpipe.checkpoints import fetch
     from transformers import AutoModelForCausalLM
+
+    from kvpipe.checkpoints import fetch
 
     return AutoModelForCausalLM.from_pretrained(fetch(), dtype=torch.float32).eval()
 

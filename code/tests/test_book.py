@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from kvpipe import book, book_pages, ledger
 
 PHONE = {"width": 360, "height": 740}

@@ -9,9 +9,10 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from kvpipe import plots, svg
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+
+from kvpipe import plots, svg
 
 WHITE, DARK = "#ffffff", "#121212"  # backgrounds of the book's two themes
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
@@ -151,6 +152,13 @@ def test_heat_map_shows_row_0_on_top_and_leaves_nan_empty():
     bottom, top = ax.get_ylim()
     assert bottom > top
     assert (ax.collections[0].norm.vmin, ax.collections[0].norm.vmax) == (0, 5)
+
+
+def test_the_cells_of_a_heat_map_touch_without_seams():
+    ax = plots.layer_head_map([[1, 2], [3, 4]], bar_label="nats")
+    tree = ET.fromstring(svg.render(ax, alt="Four cells."))
+    groups = [node for node in tree.iter() if node.get("shape-rendering") == "crispEdges"]
+    assert [len(list(group)) for group in groups] == [4]
 
 
 def test_heat_map_labels_cells_by_their_index():

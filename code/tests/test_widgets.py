@@ -8,9 +8,10 @@ import sys
 
 import nbformat
 import pytest
-from kvpipe import notebooks, plots, widgets
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+
+from kvpipe import notebooks, plots, widgets
 
 
 def turned(position: int, base: str = "q") -> plots.Axes:
