@@ -124,13 +124,14 @@ def answer(
     messages = [{"role": "user", "content": question}]
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     options.setdefault("stop_tokens", {tokenizer.eos_token_id})
-    tokens, shown = [], ""
+    tokens, text, shown = [], "", ""
     for [token] in stream(model, [prompt], max_new_tokens, **options):
         tokens.append(token)
         text = tokenizer.decode(tokens, skip_special_tokens=True)
         if not text.endswith("\ufffd"):  # the middle of a character
             yield text[len(shown) :]
             shown = text
+    yield text[len(shown) :]  # a character that was cut off, as the tokenizer shows it
 
 
 def _pick(

@@ -1,5 +1,6 @@
 """Our decoder computes what Hugging Face's does, in every family and every way of feeding it."""
 
+import itertools
 import math
 
 import pytest
@@ -158,7 +159,7 @@ def test_stages_in_a_row_with_their_own_caches_equal_the_whole(tied, cuts):
 def split(whole: Transformer, cuts: tuple[int, ...]) -> list[Stage]:
     """Stages with the weights of `whole`; a tied last stage gets its copy of the embedding."""
     edges = (0, *cuts, whole.config.n_layers)
-    stages = [Stage(whole.config, range(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+    stages = [Stage(whole.config, range(a, b)) for a, b in itertools.pairwise(edges)]
     weights = dict(whole.state_dict())
     weights.setdefault("head.weight", weights["embedding.weight"])
     for stage in stages:
@@ -222,7 +223,9 @@ def test_sharing_gives_the_same_with_and_without_a_cache(lengths):
 @torch.no_grad()
 def test_sharing_changes_the_result():
     model, shared = small(), small(kv_source=SHARED)
-    shared.load_state_dict({k: v for k, v in model.state_dict().items() if k in shared.state_dict()})
+    shared.load_state_dict(
+        {k: v for k, v in model.state_dict().items() if k in shared.state_dict()}
+    )
     tokens = torch.arange(18).view(2, 9)
     assert (model(tokens) - shared(tokens)).abs().max() > 0.01
 
