@@ -18,10 +18,11 @@ test: setup ## run all tests
 	@$(RUN) -m pytest -q --rootdir code code/tests
 
 lab: setup ## open JupyterLab on the notebooks
+	@$(RUN) -m nbformat.sign notebooks/*.ipynb  # ours: JupyterLab may show their figures
 	@$(RUN) -m jupyterlab --notebook-dir=.
 
 notebooks: setup ## run every notebook again and keep its outputs
-	@$(RUN) -m kvpipe.book --execute
+	@$(RUN) -m kvpipe.notebooks
 
 bench: setup ## measure speed and memory beside transformers
 	@$(RUN) -m kvpipe.bench $(ARGS)
