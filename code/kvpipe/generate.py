@@ -77,18 +77,14 @@ def stream(
     has not seen, the first of which is the last one generated (it was never fed back).
 
     Raises ValueError for empty or ragged prompts, options out of range, ids outside the
-    vocabulary, and prompts that leave no room for `max_new_tokens` in the model's context.
+    vocabulary, and prompts that leave no room for the new tokens in the model's context.
     """
     _check_options(max_new_tokens, temperature, top_k, top_p)
     device = next(model.parameters()).device
     tokens = _as_tensor(prompts, device)
     B, T = tokens.shape
     start = 0 if cache is None else cache.seen
-    if start + T + max_new_tokens > model.config.context:
-        raise ValueError(
-            f"{start + T} prompt tokens and {max_new_tokens} new ones exceed the model's context "
-            f"of {model.config.context}; shorten the prompt or lower max_new_tokens"
-        )
+    _check_room(start + T, max_new_tokens, model.config.context)
     if positions is None:
         positions = torch.arange(start, start + T, device=device).expand(B, T)
     _check_ends(positions)
@@ -160,6 +156,14 @@ def _as_tensor(prompts: Rows, device: torch.device) -> Tensor:
     if prompts.ndim != 2 or prompts.numel() == 0:
         raise ValueError(f"prompts of shape {tuple(prompts.shape)}; expected (B, T), T at least 1")
     return prompts.to(device)
+
+
+def _check_room(n_prompt: int, n_new: int, context: int) -> None:
+    if n_prompt + n_new > context:
+        raise ValueError(
+            f"{n_prompt} prompt tokens and {n_new} new ones exceed the model's context of "
+            f"{context}; shorten the prompt or lower max_new_tokens"
+        )
 
 
 def _check_ends(positions: Tensor) -> None:
