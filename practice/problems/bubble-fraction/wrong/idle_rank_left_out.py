@@ -1,0 +1,18 @@
+"""Idle rank left out: your result counts only ranks that computed; an idle rank is idle time too.
+
+case: idle-rank
+kind: value
+"""
+
+
+def bubbles(timeline: list[list[tuple[float, float]]]) -> dict:
+    busy = sum(end - start for rank in timeline for start, end in rank)
+    ends = [(rank[0][0], rank[-1][1]) for rank in timeline if rank]
+    makespan = max(end for _, end in ends) - min(start for start, _ in ends)
+    span = max(end - start for start, end in ends)
+    P = len(ends)
+    return {
+        "bubble/ideal": (P * makespan - busy) / busy,
+        "bubble/makespan": (P * makespan - busy) / (P * makespan),
+        "per-stage span": (P * span - busy) / (P * span),
+    }
