@@ -10,9 +10,10 @@ import sys
 import time
 
 import pytest
+from practice_bench import answer, make_problem, result_of, run, statuses
+
 from kvpipe_practice import landlock
 from kvpipe_practice.hosts import make_host
-from practice_bench import answer, make_problem, result_of, run, statuses
 
 pytestmark = pytest.mark.timeout(60)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel walls are Linux's")

@@ -22,7 +22,6 @@ Command = Callable[[commands.Context, argparse.Namespace], int]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit code is 0 only for success."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the judge compares small tensors
     options = parser().parse_args(arguments)
     console = make_console()
     work = Work(Path(options.my)) if options.my else Work()

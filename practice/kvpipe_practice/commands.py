@@ -19,7 +19,7 @@ from .problems import Problem, ProblemError, find, load_all
 from .progress import N_HINTS, Progress
 from .report import print_report
 from .results import Report, to_json
-from .terminal import marks, to_type
+from .terminal import marks, put, to_type
 from .work import Work, shorter
 
 YES = ("y", "yes")
@@ -48,7 +48,7 @@ class Context:
 
     def say(self, *parts: str | tuple[str, str]) -> None:
         commands = any(part[1] == "command" for part in parts if isinstance(part, tuple))
-        self.console.print(to_type(*parts) if commands else Text.assemble(*parts))
+        put(self.console, to_type(*parts) if commands else Text.assemble(*parts))
 
 
 def show_overview(context: Context, options: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def show_overview(context: Context, options: argparse.Namespace) -> int:
     for part in overview.overview(
         problems, progress, marks(console), console.width, context.command
     ):
-        console.print(part)
+        put(console, part)
     return 0
 
 

@@ -35,7 +35,7 @@ def compare(
     """The first difference between a result and what was expected, None if there is none."""
     if got is None and expected is not None:
         if where:
-            return Finding("type", f"{where} is None; expected a {kind_name(expected)}")
+            return Finding("type", f"{where} is None; expected {a(expected)}")
         return Finding("missing_return", "your function returned None; is a `return` missing?")
     if is_array(expected):
         return compare_arrays(got, expected, tolerance, where)
@@ -56,14 +56,18 @@ def is_array(value: Any) -> bool:
     return kind_name(value) in ("torch.Tensor", "torch.Parameter", "numpy.ndarray")
 
 
+def a(value: Any) -> str:
+    """A type with its article."""
+    name = kind_name(value)
+    return name if value is None else f"{'an' if name[0] in 'aeio' else 'a'} {name}"
+
+
 def subject(where: str) -> str:
     return where or "your result"
 
 
 def wrong_type(got: Any, expected: Any, where: str) -> Finding:
-    return Finding(
-        "type", f"{subject(where)} is a {kind_name(got)}; expected a {kind_name(expected)}"
-    )
+    return Finding("type", f"{subject(where)} is {a(got)}; expected {a(expected)}")
 
 
 def wrong_value(got: Any, expected: Any, where: str) -> Finding:

@@ -24,12 +24,13 @@ class GatherError(ValueError):
 
 def answer_source(function: Callable[..., Any], wanted: str) -> str:
     """Source that defines the function under the wanted name, and all it needs."""
-    if not isinstance(function, types.FunctionType) or function.__name__ == "<lambda>":
+    plain = inspect.unwrap(function) if callable(function) else function
+    if not isinstance(plain, types.FunctionType) or plain.__name__ == "<lambda>":
         raise GatherError(f"check needs a function written with `def`, not {describe(function)}")
     parts = Parts()
-    parts.add_function(function.__name__, function)
-    if function.__name__ != wanted:
-        parts.definitions.append(f"{wanted} = {function.__name__}")
+    parts.add_function(plain.__name__, plain)
+    if plain.__name__ != wanted:
+        parts.definitions.append(f"{wanted} = {plain.__name__}")
     return "\n\n\n".join(("\n".join(parts.imports), *parts.definitions)).strip() + "\n"
 
 
@@ -72,12 +73,13 @@ class Parts:
         """One name: an import, a constant, a helper, or a refusal."""
         if name in self.done:
             return
+        plain = inspect.unwrap(value) if callable(value) else value  # decorators stay with it
         if isinstance(value, types.ModuleType):
             self.add_import(name, value, f"import {value.__name__} as {name}")
-        elif isinstance(value, types.FunctionType) and of_notebook(value):
-            self.add_function(value.__name__, value)
-            if value.__name__ != name:
-                self.definitions.append(f"{name} = {value.__name__}")
+        elif isinstance(plain, types.FunctionType) and of_notebook(plain):
+            self.add_function(plain.__name__, plain)
+            if plain.__name__ != name:
+                self.definitions.append(f"{name} = {plain.__name__}")
         elif isinstance(value, type) and of_notebook(value):
             self.add_class(name, value)
         elif importable(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -168,13 +169,13 @@ class ForkHost:
 
 
 class SpawnHost:
-    """A fresh interpreter per answer, the next one started ahead so that it is warm."""
+    """A fresh interpreter per answer; when one ends the next is started, to be warm when needed."""
 
-    def __init__(self, with_torch: bool, ahead: bool = True) -> None:
-        self.with_torch, self.ahead = with_torch, ahead
+    def __init__(self, with_torch: bool) -> None:
+        self.with_torch = with_torch
         self.folder = tempfile.TemporaryDirectory(prefix="kvpipe-host-")
         self.processes: dict[int, subprocess.Popen] = {}
-        self.next = self._start()
+        self.next: subprocess.Popen | None = self._start()
 
     def _start(self) -> subprocess.Popen:
         body = f"from kvpipe_practice import worker; worker.once({self.with_torch})"
@@ -190,16 +191,13 @@ class SpawnHost:
         )
 
     def open(self, folder: str) -> Child:
-        """Hand out the process started ahead."""
-        process = self.next if self.next and self.next.poll() is None else self._start()
-        self.next = self._start() if self.ahead else None
+        """Hand out the process started ahead, or a new one."""
+        process, self.next = self.next, None
+        if process is None or process.poll() is not None:
+            process = self._start()
         self.processes[process.pid] = process
-        return Child(
-            process.stdin,
-            open(process.stdout.fileno(), "rb", closefd=False),
-            process.stderr,
-            process.pid,
-        )
+        results = io.BufferedReader(process.stdout)
+        return Child(process.stdin, results, process.stderr, process.pid)
 
     def end(self, child: Child, expect_dead: bool) -> int:
         """End one answer and its process group (on Windows its process tree)."""
@@ -208,7 +206,10 @@ class SpawnHost:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=1)
         kill_group(process)
-        return process.wait()
+        code = process.wait()
+        if self.next is None:
+            self.next = self._start()
+        return code
 
     def close(self) -> None:
         """End everything that is left."""

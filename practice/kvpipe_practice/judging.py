@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,11 @@ from .compare import compare
 from .hosts import Host
 from .limits import limits
 from .misconceptions import NAMED_KINDS, recognise
-from .problems import Problem
-from .results import CaseResult, Failure, Report, clean
+from .problems import Problem, one_thread
+from .results import CaseResult, Failure, Report
 from .rules import check_source
 from .runner import Outcome, Process
-from .verdicts import failure_of
+from .verdicts import MAX_TEXT, failure_of, strings
 
 MAX_TIMEOUTS = 3
 
@@ -35,8 +35,8 @@ class Submission:
 class Run:
     """One submission against one problem's cases, on one host."""
 
-    def __init__(self, problem: Problem, submission: Submission, host: Host, static: bool) -> None:
-        self.problem, self.submission, self.host, self.static = problem, submission, host, static
+    def __init__(self, problem: Problem, submission: Submission, host: Host) -> None:
+        self.problem, self.submission, self.host = problem, submission, host
         self.process: Process | None = None
         self.n_timeouts = 0
         self.n_cases = 0
@@ -110,12 +110,9 @@ class Run:
         """What the answer's process noted: forbidden things tried, required calls made."""
         notes = outcome.header.get("notes")
         notes = notes if isinstance(notes, dict) else {}
-        called = notes.get("called")
-        self.called.update(name for name in called or () if isinstance(name, str))
-        tried = notes.get("refused")
-        if not isinstance(tried, list) or not tried:
-            return None
-        return Failure("forbidden", f"forbidden {clean(str(tried[0])[:300])}")
+        self.called.update(strings(notes.get("called")))
+        tried = strings(notes.get("refused"))
+        return Failure("forbidden", f"forbidden {tried[0][:MAX_TEXT]}") if tried else None
 
     def missing_call(self) -> Failure | None:
         """A required call that no case made."""
@@ -162,7 +159,7 @@ def judge(
     if failure is None and static:
         failure = check_source(submission.source, problem)
     if failure is None:
-        run = Run(problem, submission, host, static)
+        run = Run(problem, submission, host)
         try:
             report = run_cases(run, report, only, on_case)
         finally:
@@ -179,13 +176,25 @@ def run_cases(
     cases = run.problem.cases(report.seed)
     run.n_cases = len(cases)
     chosen = choose(cases, only, run.problem)
+    with one_thread():
+        return judge_cases(run, report, chosen, only is None, on_case)
+
+
+def judge_cases(
+    run: Run,
+    report: Report,
+    chosen: list[Case],
+    all_of_them: bool,
+    on_case: Callable[[CaseResult], None] | None,
+) -> Report:
+    """The chosen cases; only all of them together can be accepted."""
     if failure := run.load():
         return replace(
             report,
             failure=failure,
             verdict=verdict(failure),
             printed=run.printed,
-            n_cases=len(cases),
+            n_cases=run.n_cases,
             results=tuple(
                 CaseResult(c, "skip", Failure("skipped", "skipped: your file did not load"))
                 for c in chosen
@@ -196,13 +205,13 @@ def run_cases(
         results.append(run.case(case))
         if on_case:
             on_case(results[-1])
-    report = replace(report, results=tuple(results), n_cases=len(cases), printed=printed)
-    if not report.failed and only is None and (failure := run.missing_call()):
+    report = replace(report, results=tuple(results), n_cases=run.n_cases, printed=printed)
+    if not report.failed and all_of_them and (failure := run.missing_call()):
         report = replace(report, failure=failure)
     return replace(report, verdict=overall(report))
 
 
-def choose(cases: list[Case], only: str | None, problem: Problem) -> Iterable[Case]:
+def choose(cases: list[Case], only: str | None, problem: Problem) -> list[Case]:
     """All cases, or the named one."""
     if only is None:
         return cases

@@ -23,7 +23,7 @@ from .problems import find
 from .progress import N_HINTS, Progress
 from .report import Style, render
 from .results import Report
-from .terminal import THEME, UNICODE_MARKS
+from .terminal import THEME, UNICODE_MARKS, put
 from .work import Work
 
 COLUMNS = 96
@@ -59,7 +59,7 @@ class Page:
             force_jupyter=False,
         )
         for part in self.parts:
-            console.print(part)
+            put(console, part)
         return console
 
     def _repr_html_(self) -> str:

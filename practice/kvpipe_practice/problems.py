@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -115,6 +117,20 @@ class Problem:
             return (self.folder / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             raise ProblemError(f"{self.slug}: {name} is missing from {self.folder}") from None
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch, if it is there, to one thread: cases are small, and waiting threads cost more."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 1
+    if torch:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch:
+            torch.set_num_threads(before)
 
 
 def load_module(path: Path, name: str) -> ModuleType:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from .case import Case
 from .results import CaseResult, Failure, Report, cut
-from .terminal import marks, to_type
+from .terminal import marks, put, to_type
 from .values import describe, is_small
 
 NARROW_COLUMNS = 70
@@ -37,7 +37,7 @@ def print_report(console: Console, report: Report, all_failures: bool, command: 
         "--all-failures",
     )
     for part in render(report, style, all_failures):
-        console.print(part)
+        put(console, part)
 
 
 def render(report: Report, style: Style, all_failures: bool) -> Iterator[RenderableType]:

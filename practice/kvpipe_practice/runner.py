@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import wire
-from .hosts import Child, Host
+from .hosts import START_LIMIT_S, Child, Host, HostError
 from .results import clean
 
 OUTPUT_LIMIT_BYTES = 2**20
@@ -84,7 +84,11 @@ class Process:
     def __init__(self, host: Host, polled: int = 0) -> None:
         self.host, self.polled = host, polled
         self.folder = tempfile.mkdtemp(prefix="kvpipe-answer-")
-        self.child: Child = host.open(self.folder)
+        try:
+            self.child: Child = host.open(self.folder)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         self.events: queue.Queue = queue.Queue()
         self.outbox: queue.Queue = queue.Queue()
         self.output = Output(self.child.output, lambda: self.events.put(("output", {}, b"")))
@@ -94,6 +98,8 @@ class Process:
         for thread in self.threads:
             thread.start()
         self.exit_code: int | None = None
+        if self.exchange({"op": "hello"}, b"", START_LIMIT_S).kind != "ready":
+            raise HostError("the process for the answer did not start; run `judge.py doctor`")
 
     def _read(self) -> None:
         try:

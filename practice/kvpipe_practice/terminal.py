@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import IO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 from rich.theme import Theme
 
@@ -68,9 +68,20 @@ def make_console(stream: IO[str] | None = None, **options: object) -> Console:
     return Console(file=stream, theme=THEME, highlight=False, emoji=False, **options)
 
 
-def to_type(*parts: str | tuple[str, str]) -> Text:
-    """A line with a command in it: never wrapped, so that it can be copied."""
-    return Text.assemble(*parts, no_wrap=True, overflow="ignore")
+class CommandLine(Text):
+    """A line with a command in it."""
+
+
+def to_type(*parts: str | tuple[str, str]) -> CommandLine:
+    line = CommandLine()
+    for part in parts:
+        line.append(*part) if isinstance(part, tuple) else line.append(part)
+    return line
+
+
+def put(console: Console, part: RenderableType) -> None:
+    """Print one part; a command is never broken over lines, so that it can be copied."""
+    console.print(part, soft_wrap=isinstance(part, CommandLine))
 
 
 def shows_unicode(stream: IO[str]) -> bool:

@@ -39,6 +39,12 @@ def failure_of(
     return Failure("malformed", f"your code wrote to the judge's channel {where}", (detail,))
 
 
+def strings(value: Any) -> list[str]:
+    """The strings of a list that came from an answer's process; of anything else, none."""
+    items = value if isinstance(value, list) else []
+    return [clean(item) for item in items if isinstance(item, str)]
+
+
 def timeout(where: str, limit_s: float) -> Failure:
     hint = "an endless loop, or work that grows much faster than the input?"
     return Failure("timeout", f"timeout {where} after {limit_s:g} s", (hint,))
@@ -71,7 +77,7 @@ def signal_name(number: int) -> str:
 
 def raised(header: dict, submission: Any, problem: Problem, where: str) -> Failure:
     """An exception, its frames from the learner's file on."""
-    kinds = [str(kind) for kind in header.get("kinds", ())]
+    kinds = strings(header.get("kinds"))
     name = clean(str(header.get("type"))[:MAX_TEXT])
     message = clean(str(header.get("message"))[:MAX_TEXT])
     frames = clean_frames(header.get("frames"), submission.file)
@@ -99,7 +105,7 @@ def clean_frames(frames: Any, file: str) -> tuple[tuple[str, int, str], ...]:
 
 
 def no_function(header: dict, problem: Problem, submission: Any) -> Failure:
-    names = [clean(str(name)) for name in header.get("names", ())][:10]
+    names = strings(header.get("names"))[:10]
     has = f"it defines {', '.join(names)}" if names else "it defines no function"
     text = f"{submission.file} has no function {problem.function}; {has}"
     return Failure("nofunction", text, ("keep the name and the parameters of the stub",))

@@ -1,4 +1,5 @@
-"""Eps outside the root: your result equals the one with eps added to the root instead of to the mean.
+"""Eps outside the root: your result equals the one with eps added to the root instead of to the
+mean.
 
 case: eps-inside-root
 kind: value

@@ -1,4 +1,5 @@
-"""Squares in the dtype of x: your result equals the one whose squares overflow float16; use x.float().
+"""Squares in the dtype of x: your result equals the one whose squares overflow float16; use
+x.float().
 
 case: float16-large
 kind: value

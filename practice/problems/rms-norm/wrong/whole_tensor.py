@@ -1,4 +1,5 @@
-"""Mean over everything: your result equals the one with a single mean over all of x; each vector has its own.
+"""Mean over everything: your result equals the one with a single mean over all of x; each vector
+has its own.
 
 case: no-mean-subtracted
 kind: value
