@@ -1,0 +1,17 @@
+"""Always full: your steps_per_s is that of a full pipeline; n_batches may be too few to fill it.
+
+case: example
+kind: value
+"""
+
+
+def decode_rates(stage_us: list[int], transfer_us: int, n_batches: int, overlap: bool) -> dict:
+    hop = transfer_us if len(stage_us) > 1 else 0
+    lap = sum(stage_us) + len(stage_us) * hop
+    slowest = max(stage_us) + (0 if overlap else hop)
+    tpot_us = max(lap, n_batches * slowest)
+    return {
+        "tpot_us": tpot_us,
+        "steps_per_s": 1e6 / slowest,
+        "batches_to_fill": -(-lap // slowest),
+    }
