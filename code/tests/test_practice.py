@@ -141,8 +141,8 @@ def test_forged_notes_break_nothing(problem, host):
     token = call.f_back.f_locals["header"]["token"]
     for notes in {junk}:
         text = json.dumps(dict(op="returned", token=token, notes=notes, value=["none"])).encode()
-        os.write(call.f_locals["self"].result_fd, struct.pack("<4sIQ", b"KVP1", len(text), 0) + text)
-        break
+        frame = struct.pack("<4sIQ", b"KVP1", len(text), 0) + text
+        os.write(call.f_locals["self"].result_fd, frame)
     os._exit(0)
     """
     for junk in JUNK:
