@@ -1,0 +1,19 @@
+"""Counts only: your result has how many layers each stage gets; it should say where each starts
+and ends.
+
+case: example
+kind: type
+"""
+
+
+def layer_split(
+    n_layers: int, n_stages: int, engine: str, partition: list[int] | None
+) -> list[tuple[int, int]]:
+    counts = partition
+    if counts is None:
+        each, extra = divmod(n_layers, n_stages)
+        counts = [each] * n_stages
+        last = n_stages - 1 if engine == "sglang" else n_stages - 2
+        for stage in range(last, last - extra, -1):
+            counts[stage] += 1
+    return counts

@@ -1,0 +1,23 @@
+"""First stage never: your vLLM split spares the first stage too; with P - 1 layers left it takes
+one.
+
+case: first-stage-too
+kind: value
+"""
+
+
+def layer_split(
+    n_layers: int, n_stages: int, engine: str, partition: list[int] | None
+) -> list[tuple[int, int]]:
+    counts = partition
+    if counts is None:
+        each, extra = divmod(n_layers, n_stages)
+        counts = [each] * n_stages
+        last = n_stages - 1 if engine == "sglang" else n_stages - 2
+        for stage in range(last, last - extra, -1):
+            counts[max(stage, 1) if engine == "vllm" else stage] += 1
+    split, start = [], 0
+    for count in counts:
+        split.append((start, start + count))
+        start += count
+    return split
