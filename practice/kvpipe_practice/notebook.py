@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -27,10 +28,11 @@ from .terminal import THEME, UNICODE_MARKS, put
 from .work import Work
 
 COLUMNS = 96
-# middle tones, readable on light and on dark pages
+# middle tones, readable on light and on dark pages; the page's own background shows through
+GREY = (118, 118, 118)
 HTML_THEME = TerminalTheme(
-    (255, 255, 255),
-    (110, 110, 110),
+    GREY,
+    GREY,
     [
         *((90, 90, 90), (207, 61, 47), (38, 142, 62), (176, 120, 0)),
         *((56, 108, 210), (158, 76, 176), (0, 133, 150), (128, 128, 128)),
@@ -64,7 +66,8 @@ class Page:
 
     def _repr_html_(self) -> str:
         console = self._console()
-        return console.export_html(theme=HTML_THEME, code_format=PRE, inline_styles=True)
+        html = console.export_html(theme=HTML_THEME, code_format=PRE, inline_styles=True)
+        return re.sub(r"background-color: #767676(; )?", "", html)
 
     def __repr__(self) -> str:
         return self._console().export_text().rstrip()

@@ -19,6 +19,9 @@ THEME = Theme(
         "command": "bold cyan",
         "title": "bold",
         "insight": "bold yellow",
+        "markdown.code": "cyan",
+        "markdown.h1": "bold",
+        "markdown.h2": "bold underline",
     }
 )
 UNICODE_MARKS = {
