@@ -546,6 +546,35 @@ def test_nothing_is_left_from_an_earlier_run(problem, host):
     assert run(problem, host, answer(clean)).accepted
 
 
+def test_the_expected_value_is_nowhere_in_the_process(problem, host):
+    """Not in any frame, and not in what the frames hold."""
+    body = """
+    import sys
+    wanted = honest(x).numpy().tobytes()
+    frame, seen, pending = sys._getframe(1), set(), []
+    while frame:
+        pending += [*frame.f_locals.values(), *frame.f_globals.values()]
+        frame = frame.f_back
+    while pending and len(seen) < 100000:
+        thing = pending.pop()
+        if id(thing) in seen: continue
+        seen.add(id(thing))
+        if isinstance(thing, (bytes, bytearray)): assert wanted not in thing, 'found'
+        if isinstance(thing, torch.Tensor) and thing.shape == x.shape and thing is not x:
+            assert not torch.allclose(thing, honest(x)), 'found'
+        if isinstance(thing, dict): pending += thing.values()
+        elif isinstance(thing, (list, tuple, set)): pending += thing
+        elif hasattr(thing, '__dict__') and type(thing).__module__.startswith('kvpipe'):
+            pending += vars(thing).values()
+    """
+    report = run(problem, host, answer(body))
+    assert report.accepted, report
+
+
+def test_every_run_draws_another_seed(problem, host):
+    assert run(problem, host, answer("pass")).seed != run(problem, host, answer("pass")).seed
+
+
 # --- forbidden calls ---------------------------------------------------------------------------
 
 ROUTES = (
@@ -622,3 +651,36 @@ def test_a_function_of_ones_own_may_have_the_name(problem, host):
     source = "import torch\ndef softmax(x):\n    e = torch.exp(x - x.amax(-1, keepdim=True))\n"
     source += "    return e / e.sum(-1, keepdim=True)\ndef soft_rows(x):\n    return softmax(x)\n"
     assert run(problem, host, source, static=True).accepted
+
+
+# --- required calls ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demanding(tmp_path_factory):
+    """The same problem, but it is about torch.logsumexp."""
+    problem = make_problem(tmp_path_factory.mktemp("demanding"))
+    path = problem.folder / "cases.py"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text + '\nREQUIRED = ("torch.logsumexp",)\n', encoding="utf-8")
+    return problem
+
+
+WITH_LSE = "import torch\ndef soft_rows(x):\n    return torch.exp(x - {lse})\n"
+
+
+def test_a_required_call_that_is_made_is_accepted(demanding, host):
+    source = WITH_LSE.format(lse="torch.logsumexp(x, -1, keepdim=True)")
+    assert run(demanding, host, source, static=True).accepted
+
+
+def test_a_required_call_that_is_not_written_is_missing(demanding, host):
+    report = run(demanding, host, answer("pass"), static=True)
+    assert report.verdict == "missing call: torch.logsumexp is not used in your file"
+
+
+def test_a_required_call_that_is_never_reached_is_missing(demanding, host):
+    source = answer("pass") + "\ndef unused(x):\n    return torch.logsumexp(x, -1)\n"
+    report = run(demanding, host, source, static=True)
+    assert not report.accepted and report.n_passed == 4
+    assert report.verdict == "missing call: torch.logsumexp was never made"
