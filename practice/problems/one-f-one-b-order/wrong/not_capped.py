@@ -1,0 +1,13 @@
+"""Warm-up not capped: your list has forwards of micro-batches that do not exist; there are only M.
+
+case: fewer
+kind: shape
+"""
+
+
+def one_f_one_b(rank: int, n_ranks: int, n_microbatches: int) -> list[tuple[str, int]]:
+    warm_up = n_ranks - 1 - rank
+    order = [("F", m) for m in range(warm_up)]
+    for m in range(warm_up, n_microbatches):
+        order += [("F", m), ("B", m - warm_up)]
+    return order + [("B", m) for m in range(n_microbatches - warm_up, n_microbatches)]
