@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -329,6 +330,7 @@ def test_the_way_of_a_learner(judge):
     assert "solved" not in judge()[1].split("1 solved")[0].partition("soft-rows")[2][:40]
     code, text = judge("test", "soft-rows")
     assert code == 0 and "accepted  4 of 4 cases passed" in text
+    assert "Everything is solved" in text
     assert "Everything is solved" in judge()[1]
 
 
@@ -406,6 +408,47 @@ def test_mistakes_at_the_prompt_are_answered_in_one_line(judge):
     judge.file.write_text(SOLUTION)
     code, text = judge("test", "soft-rows", "--case", "nope")
     assert code == 2 and "it has: first, second" in text
+
+
+def test_verify_says_what_it_proved(judge, host, monkeypatch):
+    from kvpipe_practice import verify
+
+    monkeypatch.setattr(verify, "make_host", lambda *options: Borrowed(host))
+    assert judge("verify") == (0, "✓ soft-rows\n1 problems, 0 complaints\n")
+
+
+def test_the_doctor_finds_this_machine_ready(judge, host, monkeypatch):
+    from kvpipe_practice import doctor
+
+    monkeypatch.setattr(doctor, "make_host", lambda *options: Borrowed(host))
+    code, text = judge("doctor")
+    assert code == 0 and "Ready." in text
+    for name in ("Python", "torch", "your folder", "answers with torch", "model", "terminal"):
+        assert name in text
+    if sys.platform == "linux":
+        assert "limit AS" in text and "audit hook" in text
+    monkeypatch.setattr(sys, "version_info", (3, 9, 1))
+    code, text = judge("doctor")
+    assert code == 1 and "use Python 3.10 or newer" in text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+def test_ctrl_c_ends_everything(problem, tmp_path):
+    (tmp_path / "soft_rows.py").write_text("print('x')\nwhile True: pass\n")
+    command = [sys.executable, str(REPOSITORY / "practice" / "judge.py"), "--my", str(tmp_path)]
+    command += ["--problems", str(problem.folder.parent), "test", "soft-rows"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    for _ in range(200):
+        time.sleep(0.05)
+        below = subprocess.run(
+            ["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True
+        ).stdout.split()
+        if below:
+            break
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=20)
+    assert process.returncode == 130 and "stopped" in said
+    assert below and not any(os.path.exists(f"/proc/{pid}") for pid in below)
 
 
 def test_the_thin_entry_runs_from_anywhere(tmp_path):

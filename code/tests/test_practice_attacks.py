@@ -187,9 +187,9 @@ def processes_of_this_test(host) -> int:
 
 def test_threads_left_running_do_not_disturb_later_cases(problem, host):
     body = """
-    import threading
+    import threading, time
     def spin():
-        while True: sum(range(1000))
+        while True: time.sleep(0.001)
     for _ in range(4): threading.Thread(target=spin, daemon=False).start()
     """
     assert run(problem, host, answer(body)).accepted
@@ -656,14 +656,36 @@ def test_a_function_of_ones_own_may_have_the_name(problem, host):
 # --- required calls ----------------------------------------------------------------------------
 
 
+def variant(folder, rules):
+    """The same problem with other rules at the end of its cases.py."""
+    problem = make_problem(folder)
+    path = problem.folder / "cases.py"
+    path.write_text(f"{path.read_text(encoding='utf-8')}\n{rules}\n", encoding="utf-8")
+    return problem
+
+
+@pytest.mark.parametrize(
+    "call",
+    ("getattr(math, 'fs' + 'um')([1.0])", "getattr(numpy, 'ex' + 'p')(1.0)",
+     "getattr(torch.nn, 'RMS' + 'Norm')(4)"),
+)  # fmt: skip
+def test_forbidden_functions_outside_torchs_kernels_are_stopped(tmp_path, host, call):
+    problem = variant(tmp_path, 'FORBIDDEN = ("math.fsum", "numpy.exp", "torch.nn.RMSNorm")')
+    report = run(problem, host, answer(f"import math, numpy\n{call}"))
+    assert result_of(report, "second").failure.kind == "forbidden"
+    assert run(problem, host, answer("import math; math.sqrt(2)"), static=True).accepted
+
+
+def test_a_forbidden_function_in_a_module_nobody_imported_is_stopped(tmp_path, host):
+    problem = variant(tmp_path, 'FORBIDDEN = ("json.tool.main",)')
+    report = run(problem, host, answer("from json.tool import main"))
+    assert result_of(report, "second").failure.kind == "forbidden"
+
+
 @pytest.fixture(scope="module")
 def demanding(tmp_path_factory):
     """The same problem, but it is about torch.logsumexp."""
-    problem = make_problem(tmp_path_factory.mktemp("demanding"))
-    path = problem.folder / "cases.py"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text + '\nREQUIRED = ("torch.logsumexp",)\n', encoding="utf-8")
-    return problem
+    return variant(tmp_path_factory.mktemp("demanding"), 'REQUIRED = ("torch.logsumexp",)')
 
 
 WITH_LSE = "import torch\ndef soft_rows(x):\n    return torch.exp(x - {lse})\n"

@@ -101,7 +101,17 @@ def test(context: Context, options: argparse.Namespace) -> int:
         print(json.dumps(to_json(report), indent=2))
     else:
         print_report(context.console, report, options.all_failures, context.command)
+        if report.accepted and file is None:
+            show_next(context)
     return 0 if report.accepted else 1
+
+
+def show_next(context: Context) -> None:
+    """What to go on with, as an exact command."""
+    problems, progress = context.problems(), context.progress()
+    following = overview.next_problem(problems, progress)
+    for part in overview.next_step(following, progress, context.command):
+        put(context.console, part)
 
 
 def record(context: Context, report: Report) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
+from rich.text import Text
 
 from . import statement
 from .gather import GatherError, answer_source
@@ -61,7 +62,7 @@ class Page:
             force_jupyter=False,
         )
         for part in self.parts:
-            put(console, part)
+            put(console, Text(part) if isinstance(part, str) else part)
         return console
 
     def _repr_html_(self) -> str:
