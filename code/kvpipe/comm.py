@@ -1,13 +1,16 @@
 """Ranks as processes: start them, wait for them, name the first one that failed.
 
 Support module of chapters 2 and 3. `launch` runs one function on several processes of this
-machine; a program that is started by `torchrun` on several machines needs none of it.
+machine. A program that `torchrun` starts, on one machine or several, calls `join` instead.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -50,12 +53,14 @@ def launch(
     `group` is the process group of all ranks (`group.rank()`, `group.size()`). `fn` must be
     importable by name, because the processes start from nothing: define it in a module, not in
     a notebook cell. `threads` is torch's threads per rank, by default an equal share of the cores.
-    `timeout_s` bounds the whole run and every single wait in it.
+    `timeout_s` bounds the whole run and every single wait in it. With backend "nccl", rank r uses
+    GPU r for tensors that lie there, and tensors of the host still travel by gloo.
 
     Raises RankError with the traceback of the rank that failed first, TimeoutError when the run
-    takes longer than `timeout_s`, ValueError for a function or a world size that cannot be run.
+    takes longer than `timeout_s`, with the line at which each rank stood, and ValueError for a
+    function or a world size that cannot be run.
     """
-    _check(fn, world_size, timeout_s)
+    _check(fn, world_size, backend, timeout_s)
     threads = threads or max(1, (os.cpu_count() or 1) // world_size)
     context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
@@ -76,9 +81,53 @@ def launch(
             _stop(ranks)
 
 
-def _check(fn: Callable[..., Any], world_size: int, timeout_s: float) -> None:
+def join(backend: str = "gloo", timeout_s: float = 600.0) -> dist.ProcessGroup:
+    """Join the group that `torchrun` describes in the environment; leave it at the end.
+
+    `timeout_s` bounds every single wait. Raises ValueError outside of `torchrun`.
+    """
+    missing = [
+        n for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR") if n not in os.environ
+    ]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} not in the environment; start this with torchrun")
+    if os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost"):
+        _stay_on_this_machine()
+    _take_gpu(backend, int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(_devices(backend), timeout=timedelta(seconds=timeout_s))
+    return dist.group.WORLD
+
+
+def link_s(group: dist.ProcessGroup, n_bytes: int, repeats: int = 20) -> float:
+    """Median seconds of one message between ranks 0 and 1 of `group`: half a round trip.
+
+    All ranks call it; all get the result.
+    """
+    if group.size() < 2:
+        raise ValueError("a message needs two ranks, the group has one")
+    buffer = torch.zeros(n_bytes, dtype=torch.uint8)
+    rank, times = group.rank(), []
+    for _ in range(repeats + 1 if rank < 2 else 0):
+        start = time.perf_counter()
+        for source in (0, 1):
+            if rank == source:
+                dist.send(buffer, group=group, group_dst=1 - rank)
+            else:
+                dist.recv(buffer, group=group, group_src=source)
+        times.append((time.perf_counter() - start) / 2)
+    result = [statistics.median(times[1:]) if rank == 0 else 0.0]
+    dist.broadcast_object_list(result, group=group, group_src=0)
+    return result[0]
+
+
+def _check(fn: Callable[..., Any], world_size: int, backend: str, timeout_s: float) -> None:
     if world_size < 1:
         raise ValueError(f"world_size is {world_size}; at least 1 process is needed")
+    if backend == "nccl" and world_size > torch.cuda.device_count():
+        raise ValueError(
+            f"backend nccl needs a GPU per rank: {world_size} ranks, "
+            f"{torch.cuda.device_count()} GPUs; backend gloo runs on CPUs"
+        )
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is {timeout_s}; it must be above 0")
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
@@ -106,9 +155,11 @@ def _run_rank(
     """The life of one process: join the group, run, leave a result or the reason of the failure."""
     try:
         torch.set_num_threads(threads)
+        _show_stack_on_request(folder, rank)
         _stay_on_this_machine()
+        _take_gpu(backend, rank)
         dist.init_process_group(
-            backend,
+            _devices(backend),
             init_method=(Path(folder) / "rendezvous").as_uri(),
             rank=rank,
             world_size=world_size,
@@ -129,6 +180,35 @@ def _stay_on_this_machine() -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
 
+def _devices(backend: str) -> str:
+    """NCCL moves memory of GPUs only; what lies on the host goes by gloo."""
+    return "cpu:gloo,cuda:nccl" if backend == "nccl" else backend
+
+
+def _take_gpu(backend: str, local_rank: int) -> None:
+    if backend == "nccl":
+        torch.cuda.set_device(local_rank)
+
+
+def _show_stack_on_request(folder: str, rank: int) -> None:
+    """On SIGUSR1, write down where this process stands (not on Windows)."""
+    if hasattr(signal, "SIGUSR1"):
+        file = _file(folder, rank, "stack").open("w")
+        faulthandler.register(signal.SIGUSR1, file, all_threads=False)
+
+
+def _stack(process: Any, rank: int, folder: Path) -> str:
+    """The lines at which a running process stands, innermost first."""
+    file = _file(folder, rank, "stack")
+    if hasattr(signal, "SIGUSR1") and file.exists():
+        with contextlib.suppress(OSError):
+            os.kill(process.pid, signal.SIGUSR1)
+            time.sleep(0.2)
+            lines = file.read_text(encoding="utf-8").splitlines()
+            return "\n".join(line for line in lines if line.startswith("  File"))
+    return "  (unknown)"
+
+
 def _await(ranks: list[Any], folder: Path, timeout_s: float) -> None:
     """Return when every rank has ended well; raise as soon as one has not."""
     deadline = time.monotonic() + timeout_s
@@ -136,9 +216,11 @@ def _await(ranks: list[Any], folder: Path, timeout_s: float) -> None:
     while running:
         ended = wait(list(running), timeout=max(0.0, deadline - time.monotonic()))
         if not ended:
+            late = sorted(running.values())
+            stacks = [f"rank {r} stands at\n{_stack(ranks[r], r, folder)}" for r in late]
             raise TimeoutError(
-                f"ranks {sorted(running.values())} are still running after {timeout_s:g} s and "
-                "were stopped; raise timeout_s if the work needs longer"
+                f"ranks {late} are still running after {timeout_s:g} s and were stopped; raise "
+                "timeout_s if the work needs longer\n" + "\n".join(stacks)
             )
         failed = [r for r in (running.pop(sentinel) for sentinel in ended) if _code(ranks[r])]
         if failed:
