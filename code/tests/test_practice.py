@@ -25,6 +25,7 @@ from kvpipe_practice.hosts import make_host
 from kvpipe_practice.progress import Progress, ProgressError, Record
 from kvpipe_practice.report import evidence, print_report
 from kvpipe_practice.runner import Process
+from kvpipe_practice.values import describe
 
 pytestmark = pytest.mark.timeout(60)
 REL = Tolerance(1e-5, why="a test")
@@ -221,6 +222,34 @@ def test_a_failure_tells_how_many_where_and_how_far():
     assert "[1, 2]: expected 1, got 1.5" in found.values[0]
     assert "0.5" in found.lines[0] and "1e-05" in found.lines[0]
     assert "a test" in found.lines[1]
+
+
+HOSTILE = (
+    None, True, 0, -1, 10**5000, [10**5000], {10**5000: 1}, 1e308, float("nan"), -math.inf,
+    "", "x" * 10**6, [], (), {}, [[[[]]]], [0] * 200_000, {"a": [float("nan")]},
+    torch.zeros(0), torch.zeros(2, 2),
+    torch.full((2,), math.inf), torch.zeros(2, dtype=torch.complex64), torch.tensor(1),
+    torch.tensor([True, False]), torch.ones(2).bfloat16(), torch.zeros(2).numpy(),
+)  # fmt: skip
+
+
+def test_no_value_can_break_the_comparison_or_the_report():
+    for expected in HOSTILE:
+        for got in HOSTILE:
+            found = compare(got, expected, REL)
+            assert found is None or all(isinstance(t, str) for t in (found.message, *found.values))
+    for got in HOSTILE:
+        assert len(describe(got)) < 2000
+
+
+def test_large_integers_are_told_apart_in_full():
+    found = compare(torch.tensor([1234567891]), torch.tensor([1234567890]), None)
+    assert found.values == ("first wrong element [0]: expected 1234567890, got 1234567891",)
+
+
+def test_an_unimplemented_operation_is_not_an_unwritten_answer(problem, host):
+    report = run(problem, host, answer("return torch.zeros(3, 4, device='meta').tolist()"))
+    assert result_of(report, "second").failure.kind == "exception"
 
 
 # --- problems, records, files ------------------------------------------------------------------
@@ -679,11 +708,12 @@ import math
 import torch
 from functools import lru_cache as cached
 FACTOR = 2
+LOWEST = float("-inf")
 KIND = torch.float32
 class Scale:
     def __init__(self, s): self.s = s
     def __call__(self, x): return shift(x) * self.s
-def shift(x): return (x + math.floor(FACTOR)).to(KIND)
+def shift(x): return (x + math.floor(FACTOR)).clamp(min=LOWEST).to(KIND)
 @cached
 def made(n): return n
 def mine(x: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,8 @@ from typing import Any
 
 from .case import Tolerance
 
+MAX_SHOWN = 400
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -62,6 +64,24 @@ def a(value: Any) -> str:
     return name if value is None else f"{'an' if name[0] in 'aeio' else 'a'} {name}"
 
 
+def shown(value: Any) -> str:
+    """repr, cut; also of what repr refuses (integers of more than 4,300 digits)."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"{a(value)} too large to show"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def both(got: Any, expected: Any) -> tuple[str, str]:
+    return f"expected {shown(expected)}", f"got {shown(got)}"
+
+
+def number(value: int | float | complex) -> str:
+    """Integers in full, others to seven digits."""
+    return str(value) if isinstance(value, int) else f"{value:.7g}"
+
+
 def subject(where: str) -> str:
     return where or "your result"
 
@@ -71,19 +91,22 @@ def wrong_type(got: Any, expected: Any, where: str) -> Finding:
 
 
 def wrong_value(got: Any, expected: Any, where: str) -> Finding:
-    values = (f"expected {expected!r:.300}", f"got {got!r:.300}")
-    return Finding("value", f"{subject(where)} is wrong", values=values)
+    return Finding("value", f"{subject(where)} is wrong", values=both(got, expected))
 
 
 def compare_numbers(got: Any, expected: Any, tolerance: Tolerance | None, where: str):
     """Integers exactly; floats within the tolerance, if the problem has one."""
     if type(got) not in (int, float) or (type(expected) is int and type(got) is not int):
         return wrong_type(got, expected, where)
-    if math.isnan(got):
+    if got != got:
         return Finding("nan", f"{subject(where)} is NaN", values=(f"expected {expected!r}",))
-    if type(expected) is int or tolerance is None or math.isinf(expected) or math.isinf(got):
+    if type(expected) is int or tolerance is None or math.inf in (abs(expected), abs(got)):
         return None if got == expected else wrong_value(got, expected, where)
-    error, allowed = abs(got - expected), tolerance.rel * abs(expected)
+    try:
+        error = abs(float(got) - expected)
+    except OverflowError:
+        error = math.inf
+    allowed = tolerance.rel * abs(expected)
     if error <= allowed:
         return None
     found = wrong_value(got, expected, where)
@@ -98,13 +121,10 @@ def compare_dicts(got: Any, expected: dict, tolerance: Tolerance | None, where: 
         return Finding(
             "value",
             f"{subject(where)} has the wrong keys",
-            values=(
-                f"expected {sorted(map(repr, expected))}",
-                f"got {sorted(map(repr, got))!r:.300}",
-            ),
+            values=both(sorted(map(shown, got)), sorted(map(shown, expected))),
         )
     for key, value in expected.items():
-        if found := compare(got[key], value, tolerance, f"{where or 'result'}[{key!r}]"):
+        if found := compare(got[key], value, tolerance, f"{where or 'result'}[{shown(key)}]"):
             return found
     return None
 
@@ -115,8 +135,7 @@ def compare_sequences(got: Any, expected: list | tuple, tolerance: Tolerance | N
         return wrong_type(got, expected, where)
     if len(got) != len(expected):
         n = f"{subject(where)} has {len(got)} items; expected {len(expected)}"
-        values = (f"expected {expected!r:.300}", f"got {got!r:.300}")
-        return Finding("shape", n, values=values)
+        return Finding("shape", n, values=both(got, expected))
     for i, (one, other) in enumerate(zip(got, expected, strict=True)):
         if found := compare(one, other, tolerance, f"{where or 'result'}[{i}]"):
             return found
@@ -185,8 +204,8 @@ def differing_elements(got: Any, expected: Any, exact: bool, tolerance: Any, nam
     first = tuple(int(i) for i in numpy.argwhere(wrong)[0])
     lines = []
     value = (
-        f"first wrong element {list(first)}: expected {expected[first].item():.7g}, "
-        f"got {got[first].item():.7g}"
+        f"first wrong element {list(first)}: expected {number(expected[first].item())}, "
+        f"got {number(got[first].item())}"
     )
     if allowed is not None:
         worst = numpy.unravel_index(numpy.argmax(numpy.where(wrong, error, -1)), error.shape)
@@ -208,5 +227,5 @@ def nan_finding(got: Any, expected: Any, name: str) -> Finding:
         "nan",
         f"{int(bad.sum()):,} of {bad.size:,} elements of {name} are NaN",
         (f"first NaN at {list(first)}",),
-        (f"expected there {expected[first].item():.7g}",),
+        (f"expected there {number(expected[first].item())}",),
     )

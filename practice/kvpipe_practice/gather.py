@@ -10,6 +10,7 @@ import ast
 import builtins
 import inspect
 import linecache
+import math
 import textwrap
 import types
 from collections.abc import Callable
@@ -85,6 +86,9 @@ class Parts:
         elif importable(value):
             origin = f"from {value.__module__} import {value.__qualname__} as {name}"
             self.add_import(name, value, origin)
+        elif type(value) is float and not math.isfinite(value):
+            self.done[name] = value
+            self.definitions.append(f"{name} = float('{value}')")
         elif is_plain(value):
             self.done[name] = value
             self.definitions.append(f"{name} = {value!r}")
@@ -129,7 +133,7 @@ def is_plain(value: Any) -> bool:
         return all(map(is_plain, value))
     if type(value) is dict:
         return all(is_plain(k) and is_plain(v) for k, v in value.items())
-    return type(value) in PLAIN
+    return type(value) in PLAIN and not (type(value) is float and not math.isfinite(value))
 
 
 def source_of(name: str, function: types.FunctionType) -> str:

@@ -19,7 +19,7 @@ from .problems import Problem, one_thread
 from .results import CaseResult, Failure, Report
 from .rules import check_source
 from .runner import Outcome, Process
-from .verdicts import MAX_TEXT, failure_of, strings
+from .verdicts import MAX_TEXT, failure_of, not_started, strings
 
 MAX_TIMEOUTS = 3
 
@@ -243,15 +243,6 @@ def verdict(failure: Failure) -> str:
 
 
 def untouched(problem: Problem, submission: Submission) -> Failure | None:
-    """The kind first message for a stub nobody has worked on yet."""
-    if submission.source.split() != problem.stub.split():
-        return None
-    return not_started(submission)
-
-
-def not_started(submission: Submission) -> Failure:
-    return Failure(
-        "not_started",
-        "nothing is written here yet, so this failure is as it should be",
-        (f"open {submission.file}, replace the line that raises, save, and test again",),
-    )
+    """A failure if the stub is still as it was, spaces aside."""
+    same = submission.source.split() == problem.stub.split()
+    return not_started(submission.file) if same else None

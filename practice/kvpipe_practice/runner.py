@@ -61,6 +61,7 @@ class Output:
                     self.changed.notify_all()
         except (OSError, ValueError):
             pass
+        self.stream.close()
         with self.changed:
             self.ended = True
             self.changed.notify_all()

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from .compare import is_array, kind_name
+from .compare import is_array, kind_name, shown
 
 SMALL_ELEMENTS = 32
 SMALL_CHARACTERS = 400
+NEWLINE = "\n"
 
 
 def is_small(value: Any) -> bool:
     """Can the value be shown in full?"""
+    return weight(value, SMALL_CHARACTERS) <= SMALL_CHARACTERS
+
+
+def weight(value: Any, limit: int) -> int:
+    """About how many characters a value takes; counting stops above the limit."""
     if is_array(value):
-        return n_elements(value) <= SMALL_ELEMENTS
-    if isinstance(value, list | tuple):
-        return all(map(is_small, value)) and len(repr(value)) <= SMALL_CHARACTERS
+        return 0 if n_elements(value) <= SMALL_ELEMENTS else limit + 1
     if isinstance(value, dict):
-        return all(map(is_small, value.values())) and len(repr(value)) <= SMALL_CHARACTERS
-    return len(repr(value)) <= SMALL_CHARACTERS
+        value = [part for pair in value.items() for part in pair]
+    if not isinstance(value, list | tuple):
+        return len(shown(value))
+    total = 2
+    for item in value:
+        total += 2 + weight(item, limit)
+        if total > limit:
+            break
+    return total
 
 
 def n_elements(array: Any) -> int:
@@ -33,15 +44,16 @@ def describe(value: Any) -> str:
     if is_array(value):
         return describe_array(value)
     if is_small(value):
-        return repr(value)
+        return shown(value)
     if isinstance(value, list | tuple):
         items = ", ".join(describe(item) for item in value[:4])
         return f"{kind_name(value)} of {len(value)}: {items}{', ...' if len(value) > 4 else ''}"
     if isinstance(value, dict):
-        items = ", ".join(f"{key!r}: {describe(item)}" for key, item in list(value.items())[:8])
+        items = ", ".join(
+            f"{shown(key)}: {describe(item)}" for key, item in list(value.items())[:8]
+        )
         return f"{{{items}{', ...' if len(value) > 8 else ''}}}"
-    text = repr(value)
-    return f"{text[:SMALL_CHARACTERS]}... ({len(text):,} characters)"
+    return shown(value)
 
 
 def describe_array(array: Any) -> str:
@@ -49,11 +61,8 @@ def describe_array(array: Any) -> str:
     shape = f"{dtype} {tuple(array.shape)}"
     strided = "" if is_contiguous(array) else ", not contiguous in memory"
     if is_small(array):
-        return (
-            f"{array!r}   {shape}{strided}"
-            if len(array.shape) < 2
-            else f"{array!r}\n{shape}{strided}"
-        )
+        gap = "   " if len(array.shape) < 2 else NEWLINE
+        return f"{array!r}{gap}{shape}{strided}"
     return f"{kind_name(array)} {shape}{strided}"
 
 
