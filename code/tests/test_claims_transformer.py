@@ -1,0 +1,73 @@
+"""Claims of the literature that belong to chapter 1, computed. `book/ledger.yml` points here."""
+
+from pydoc_data.topics import topics
+
+import pytest
+import torch
+
+from kvpipe.attention import attention, attention_weights
+from kvpipe.cache import KVCache
+from kvpipe.checkpoints import load
+from kvpipe.config import Config
+
+LLAMA3_8B = Config(
+    vocab_size=128_256, width=4096, n_layers=32, n_heads=32, n_kv_heads=8, head_size=128,
+    ffn_width=14_336,
+)  # fmt: skip
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def real():
+    """The default model, for reading only."""
+    model, tokenizer = load()
+    return model.requires_grad_(False), tokenizer
+
+
+def test_llama3_8b_caches_128_kib_per_token_and_not_512():
+    assert LLAMA3_8B.kv_bytes_per_token() == 2 * 32 * 8 * 128 * 2 == 128 * 1024
+    counted_by_query_heads = LLAMA3_8B.kv_bytes_per_token() * 32 // 8
+    assert counted_by_query_heads == 512 * 1024
+    assert 8192 * LLAMA3_8B.kv_bytes_per_token() == 1 * GIB
+
+
+def test_weights_outweigh_the_cache_of_llama3_8b_at_8192_tokens():
+    weights = 2 * LLAMA3_8B.n_parameters()
+    one_sequence = 8192 * LLAMA3_8B.kv_bytes_per_token()
+    assert weights / one_sequence == pytest.approx(14.96, abs=0.01)
+    assert weights // LLAMA3_8B.kv_bytes_per_token() == 122_532  # tokens until they are equal
+
+
+def test_a_million_tokens_of_llama3_8b_need_more_than_any_80_gb_device():
+    assert 2**20 * LLAMA3_8B.kv_bytes_per_token() == 128 * GIB > 80e9
+
+
+def test_reading_the_cache_gives_h_over_k_flops_per_byte():
+    flops = LLAMA3_8B.flops_per_token(4097) - LLAMA3_8B.flops_per_token(4096)
+    assert flops / LLAMA3_8B.kv_bytes_per_token(bytes_per_element=2) == 32 / 8
+
+
+@pytest.mark.model
+def test_the_cache_grows_in_proportion_to_the_tokens(real):
+    model, _ = real
+    for T in (3, 41, 200):
+        cache = KVCache(capacity=16)
+        model(torch.arange(2 * T).view(2, T), None, cache, n_logits=1)
+        assert cache.nbytes == 2 * T * 46_080
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("topic", "start"), [("import", 0), ("naming", 40), ("objects", 41)])
+def test_the_first_token_draws_attention_whatever_it_is(real, topic, start):
+    model, tokenizer = real
+    tokens = torch.tensor([tokenizer(topics[topic]).input_ids[start : start + 512]])
+    weights = []
+
+    def look(q, k, v, *where):
+        weights.append(attention_weights(q, k, *where)[0, :, 256:, 0].mean().item())
+        return attention(q, k, v, *where)
+
+    model(tokens, attend=look)
+    lower, upper, evenly_spread = sum(weights[:12]) / 12, sum(weights[12:]) / 18, 1 / 384
+    assert upper > 0.3 > 100 * evenly_spread
+    assert lower < 0.15
