@@ -14,6 +14,7 @@ from practice_bench import answer, make_problem, result_of, run, statuses
 
 from kvpipe_practice import landlock
 from kvpipe_practice.hosts import make_host
+from kvpipe_practice.runner import resident_bytes
 
 pytestmark = pytest.mark.timeout(60)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel walls are Linux's")
@@ -386,6 +387,24 @@ for fd in range(3, 64):
 return x
 """
     attack(frame + body, kind="malformed")
+
+
+def test_a_flood_of_replies_does_not_fill_the_judge(problem, host):
+    """Each is well formed and large; the judge stops at the first it did not ask for."""
+    body = """
+    import os, struct
+    header = b'{"op": "returned", "token": "?"}'
+    block = bytes(2**25)
+    frame = struct.pack("<4sIQ", b"KVP1", len(header), len(block)) + header + block
+    while True:
+        for fd in range(3, 8):
+            try: os.write(fd, frame)
+            except OSError: pass
+    """
+    before = resident_bytes(os.getpid())
+    report = run(problem, host, answer(body))
+    assert result_of(report, "second").failure.kind == "malformed"
+    assert resident_bytes(os.getpid()) - before < 2**28
 
 
 def test_a_forged_reply_with_the_right_token_is_still_only_a_value(attack):

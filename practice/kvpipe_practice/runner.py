@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import secrets
 import shutil
@@ -19,6 +20,7 @@ from .results import clean
 OUTPUT_LIMIT_BYTES = 2**20
 OUTPUT_SETTLE_S = 0.2
 MEMORY_POLL_S = 0.2
+MAX_EVENTS = 2
 ENDS = ("timeout", "dead", "output", "memory", "malformed")
 
 
@@ -90,9 +92,10 @@ class Process:
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
-        self.events: queue.Queue = queue.Queue()
+        # bounded: an answer that writes replies without end must not fill the judge's memory
+        self.events: queue.Queue = queue.Queue(maxsize=MAX_EVENTS)
         self.outbox: queue.Queue = queue.Queue()
-        self.output = Output(self.child.output, lambda: self.events.put(("output", {}, b"")))
+        self.output = Output(self.child.output, self._overflow)
         self.threads = [
             threading.Thread(target=step, daemon=True) for step in (self._read, self._write)
         ]
@@ -101,6 +104,10 @@ class Process:
         self.exit_code: int | None = None
         if self.exchange({"op": "hello"}, b"", START_LIMIT_S).kind != "ready":
             raise HostError("the process for the answer did not start; run `judge.py doctor`")
+
+    def _overflow(self) -> None:
+        with contextlib.suppress(queue.Full):  # replies nobody asked for end the run as well
+            self.events.put_nowait(("output", {}, b""))
 
     def _read(self) -> None:
         try:
@@ -158,6 +165,9 @@ class Process:
             return
         self.exit_code = self.host.end(self.child, expect_dead)
         self.outbox.put(None)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.events.get_nowait()
         for thread in self.threads:
             thread.join(timeout=0.5)
         for stream in (self.child.requests, self.child.results):

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 MAGIC = b"KVP1"
 PREFIX = struct.Struct("<4sIQ")
 MAX_HEADER_BYTES = 8 * 2**20
-MAX_BLOCK_BYTES = 256 * 2**20
+MAX_BLOCK_BYTES = 64 * 2**20
 MAX_DEPTH = 32
 MAX_ITEMS = 200_000
 TENSOR_DTYPES = (
