@@ -1,0 +1,23 @@
+"""Held at the end: your result is what is left after the last operation; keep the largest value.
+
+case: example
+kind: value
+"""
+
+
+def activation_peaks(
+    order: list[list[tuple[str, int, int]]], size: list[int], kept: list[int]
+) -> list[int]:
+    peaks = []
+    for rank in order:
+        held = peak = 0
+        for kind, _, chunk in rank:
+            held += {
+                "F": size[chunk],
+                "B": -size[chunk],
+                "I": kept[chunk] - size[chunk],
+                "W": -kept[chunk],
+            }[kind]
+            peak = held
+        peaks.append(peak)
+    return peaks
