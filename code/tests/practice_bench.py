@@ -1,12 +1,16 @@
-"""A small problem with quick limits, and helpers to judge answers to it, for the judge's tests."""
+"""A small problem with quick limits, and fixtures to judge answers to it, for the judge's tests."""
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
 
-from kvpipe_practice.hosts import Host
-from kvpipe_practice.judging import Submission, judge
+import pytest
+
+from kvpipe_practice import cli, commands, judging, landlock
+from kvpipe_practice.hosts import Host, make_host
+from kvpipe_practice.judging import Submission
 from kvpipe_practice.problems import Problem, load_problem
 from kvpipe_practice.results import CaseResult, Report
 
@@ -151,7 +155,7 @@ def answer(attack: str, at_import: str = "", result: str = "honest(x)") -> str:
 def run(problem: Problem, host: Host, source: str, *, static: bool = False, **options) -> Report:
     """Judge with the source check off, so that the walls are tested and not the reading."""
     submission = Submission(source, "my/soft_rows.py")
-    return judge(problem, submission, host, static=static, **options)
+    return judging.judge(problem, submission, host, static=static, **options)
 
 
 def result_of(report: Report, name: str) -> CaseResult:
@@ -160,3 +164,70 @@ def result_of(report: Report, name: str) -> CaseResult:
 
 def statuses(report: Report) -> list[str]:
     return [result.status for result in report.results]
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel walls are Linux's")
+walled = pytest.mark.skipif(landlock.version() < 6, reason="needs Landlock 6 (Linux 6.12)")
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory) -> Problem:
+    return make_problem(tmp_path_factory.mktemp("problems"))
+
+
+@pytest.fixture(scope="module")
+def host():
+    """A warm host for all tests of a module."""
+    host = make_host(with_torch=True)
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def attack(problem, host):
+    """Judge an answer that misbehaves in the second case; the other cases must still pass."""
+
+    def judge_it(body, at_import="", kind=None, others=("pass", "pass", "pass")):
+        report = run(problem, host, answer(body, at_import))
+        first, second, *rest = statuses(report)
+        assert second == "fail", report
+        assert (first, *rest) == others
+        assert not report.accepted
+        failure = result_of(report, "second").failure
+        if kind is not None:
+            assert failure.kind == kind, failure
+        return failure
+
+    return judge_it
+
+
+def variant(folder, rules):
+    """The same problem with other rules at the end of its cases.py."""
+    problem = make_problem(folder)
+    path = problem.folder / "cases.py"
+    path.write_text(f"{path.read_text(encoding='utf-8')}\n{rules}\n", encoding="utf-8")
+    return problem
+
+
+class Borrowed:
+    """The module's warm host, which a command must not close."""
+
+    def __init__(self, host):
+        self.open, self.end, self.close = host.open, host.end, lambda: None
+
+
+@pytest.fixture
+def judge(problem, host, tmp_path, capsys, monkeypatch):
+    """Run one command on the small problem; gives (exit code, output)."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(commands, "make_host", lambda *options: Borrowed(host))
+
+    def call(*arguments):
+        folders = ["--my", str(tmp_path / "my"), "--problems", str(problem.folder.parent)]
+        code = cli.main([*folders, *arguments])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    call.file = tmp_path / "my" / "soft_rows.py"
+    return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ class Case:
 
     `tests` is one sentence: what this case tests. `inputs` are passed by position, in order; the
     names are for the reader. A hidden case shows its inputs but not the expected values.
+    Where many answers are right, `check` judges a result and `expected` is one of them.
     """
 
     name: str
@@ -44,3 +46,4 @@ class Case:
     hidden: bool = False
     tolerance: Tolerance | None = None
     limit_s: float | None = None
+    check: Callable[[Any], str] | None = None

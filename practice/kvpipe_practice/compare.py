@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from .case import Tolerance
+from .case import Case, Tolerance
 
 MAX_SHOWN = 400
 
@@ -29,6 +29,17 @@ def kind_name(value: Any) -> str:
     kind = type(value)
     module = kind.__module__.partition(".")[0]
     return f"{module}.{kind.__name__}" if module in ("torch", "numpy") else kind.__name__
+
+
+def examine(got: Any, case: Case, tolerance: Tolerance | None) -> Finding | None:
+    """What is wrong with a result; where many are right, the case's own check says so."""
+    if case.check is None or got is None:
+        return compare(got, case.expected, tolerance)
+    try:
+        message, *lines = case.check(got).splitlines() or [""]
+    except Exception:  # a check reads what an answer made up; no such value may end the judge
+        return Finding("type", "your result does not have the form that the statement asks for")
+    return Finding("value", message, tuple(lines)) if message else None
 
 
 def compare(

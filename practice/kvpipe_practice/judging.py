@@ -11,7 +11,7 @@ from typing import Any
 
 from . import wire
 from .case import Case
-from .compare import compare
+from .compare import examine
 from .hosts import Host
 from .limits import limits
 from .misconceptions import NAMED_KINDS, recognise
@@ -124,7 +124,7 @@ class Run:
 
     def judge_value(self, case: Case, got: Any, mutated: bool) -> Failure | None:
         tolerance = self.problem.tolerance(case)
-        found = compare(got, case.expected, tolerance)
+        found = examine(got, case, tolerance)
         if found:
             said = recognise(self.problem, case, got, found.kind)
             return Failure.of(found, case.hidden, said)

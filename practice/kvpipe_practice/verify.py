@@ -8,7 +8,7 @@ from typing import Any
 
 from . import wire
 from .case import Case, Tolerance
-from .compare import compare, is_array
+from .compare import compare, examine, is_array
 from .folders import check_folder, check_root
 from .hosts import Host, make_host
 from .judging import Submission, judge
@@ -126,7 +126,7 @@ def encoded(case: Case) -> tuple[list, bytes]:
 def check_case(problem: Problem, case: Case) -> Iterator[str]:
     """The expected value equals itself, and anything clearly off is refused."""
     tolerance = problem.tolerance(case)
-    if found := compare(case.expected, case.expected, tolerance):
+    if found := examine(case.expected, case, tolerance):
         yield f"case {case.name}: the expected value does not equal itself: {found.message}"
     off = list(scaled(case.expected, 1 + CLEARLY_OFF))
     if off and tolerance is None and not off[0][1]:
@@ -161,7 +161,7 @@ def check_constants(problem: Problem, cases: list[Case]) -> Iterator[str]:
 
     def passes(case: Case, value: Any) -> bool:
         tolerance: Tolerance | None = problem.tolerance(case)
-        return compare(value, case.expected, tolerance) is None
+        return examine(value, case, tolerance) is None
 
     for number, word in ((0.0, "zeros"), (1.0, "ones"), (None, "the mean")):
         if all(passes(case, filled(case.expected, number)) for case in cases):
