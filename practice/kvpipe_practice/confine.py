@@ -72,58 +72,78 @@ def address_space_bytes() -> int:
         return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
+Check = Callable[..., None]
+
+
 def make_hook(
     protected: list[str], folder: str, closed_modules: list[str]
 ) -> Callable[[str, tuple], None]:
-    """An audit hook that refuses and notes; once added it cannot be removed."""
-    real, decode, within = os.path.realpath, os.fsdecode, landlock.is_within
-    refuse, own_pid = guard.refuse, os.getpid()
+    """An audit hook that refuses and notes; once added it cannot be removed.
 
-    def path_of(path: object) -> str:
-        return real(decode(path)) if isinstance(path, str | bytes | os.PathLike) else ""
-
-    def check_write(path: object) -> None:
-        place = path_of(path)
-        if place and not within(place, folder) and place != os.devnull:
-            refuse(f"writing {place}")
-
-    def check_open(path: object, mode: object, flags: object, *rest: object) -> None:
-        if isinstance(flags, int) and flags & WRITE_FLAGS:
-            check_write(path)
-        place = path_of(path)
-        if any(within(place, wall) for wall in protected):
-            refuse(f"reading {place}")
-
-    def check_import(name: str, *rest: object) -> None:
-        if name.partition(".")[0] in FOREIGN_MODULES or name in closed_modules:
-            refuse(f"import {name}")
-
-    def check_kill(pid: int, *rest: object) -> None:
-        if pid not in (own_pid, 0):
-            refuse("sending signals to other processes")
-
-    def say(what: str) -> Callable[..., None]:
-        return lambda *rest: refuse(what)
-
-    checks: dict[str, Callable[..., None]] = {
-        "open": check_open,
-        "import": check_import,
-        "os.kill": check_kill,
-        "os.killpg": check_kill,
-        "ctypes.dlopen": say("loading a library with ctypes"),
-        "socket.connect": say("using the network"),
-        "socket.bind": say("using the network"),
-        "resource.setrlimit": say("changing the limits"),
-        "resource.prlimit": say("changing the limits"),
-        **dict.fromkeys(STARTS_PROCESS, say("starting a process")),
-        **dict.fromkeys(CHANGES_FILES, lambda path, *rest: check_write(path)),
-        **dict.fromkeys(MOVES_FILES, lambda path, to, *rest: (check_write(path), check_write(to))),
-        "os.symlink": lambda path, to, *rest: check_write(to),
-    }
-    find = checks.get
+    Its checks are closures over functions of the time before the learner's file: no name leads to
+    them that the file could bind anew.
+    """
+    find = {**path_checks(protected, folder), **other_checks(closed_modules)}.get
 
     def hook(event: str, arguments: tuple) -> None:
         if (check := find(event)) is not None:
             check(*arguments)
 
     return hook
+
+
+def path_checks(protected: list[str], folder: str) -> dict[str, Check]:
+    """Events that name files: writing only in the folder, reading not in what is protected."""
+    real, decode, within, refuse = os.path.realpath, os.fsdecode, landlock.is_within, guard.refuse
+    null = os.devnull
+
+    def place(path: object) -> str:
+        return real(decode(path)) if isinstance(path, str | bytes | os.PathLike) else ""
+
+    def write(path: object, *rest: object) -> None:
+        where = place(path)
+        if where and not within(where, folder) and where != null:
+            refuse(f"writing {where}")
+
+    def move(path: object, to: object, *rest: object) -> None:
+        write(path)
+        write(to)
+
+    def check_open(path: object, mode: object, flags: object, *rest: object) -> None:
+        if isinstance(flags, int) and flags & WRITE_FLAGS:
+            write(path)
+        where = place(path)
+        if any(within(where, wall) for wall in protected):
+            refuse(f"reading {where}")
+
+    return {
+        "open": check_open,
+        "os.symlink": lambda path, to, *rest: write(to),
+        **dict.fromkeys(CHANGES_FILES, write),
+        **dict.fromkeys(MOVES_FILES, move),
+    }
+
+
+def other_checks(closed_modules: list[str]) -> dict[str, Check]:
+    """Events about modules, processes, the network and limits."""
+    refuse, own_pid = guard.refuse, os.getpid()
+
+    def load(name: str, *rest: object) -> None:
+        if name.partition(".")[0] in FOREIGN_MODULES or name in closed_modules:
+            refuse(f"import {name}")
+
+    def kill(pid: int, *rest: object) -> None:
+        if pid not in (own_pid, 0):
+            refuse("sending signals to other processes")
+
+    def always(what: str) -> Check:
+        return lambda *rest: refuse(what)
+
+    return {
+        "import": load,
+        **dict.fromkeys(("os.kill", "os.killpg"), kill),
+        "ctypes.dlopen": always("loading a library with ctypes"),
+        **dict.fromkeys(("socket.connect", "socket.bind"), always("using the network")),
+        **dict.fromkeys(("resource.setrlimit", "resource.prlimit"), always("changing the limits")),
+        **dict.fromkeys(STARTS_PROCESS, always("starting a process")),
+    }

@@ -104,6 +104,8 @@ class Process:
         self.exit_code: int | None = None
         if self.exchange({"op": "hello"}, b"", START_LIMIT_S).kind != "ready":
             raise HostError("the process for the answer did not start; run `judge.py doctor`")
+        if polled:
+            self.polled += resident_bytes(self.child.pid)
 
     def _overflow(self) -> None:
         with contextlib.suppress(queue.Full):  # replies nobody asked for end the run as well
