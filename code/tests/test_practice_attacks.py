@@ -219,6 +219,14 @@ def test_the_warm_process_and_the_judge_cannot_be_killed(attack):
     assert "the parent lives" in attack(body, kind="exception").message
 
 
+@linux
+def test_killing_its_own_group_ends_only_the_answer(attack, host):
+    before = host.process.pid
+    failure = attack("import os; os.kill(0, 9)", kind="crash")
+    assert "crashed (signal 9)" in failure.message
+    assert host.process.pid == before and host.process.poll() is None
+
+
 def test_killing_the_parent_is_refused(attack):
     attack("import os; os.kill(os.getppid(), 9)", kind="forbidden")
 

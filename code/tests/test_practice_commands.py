@@ -43,6 +43,8 @@ def test_records_survive_and_never_lose_a_solution(tmp_path):
     again.put("c", Record(attempts=1))
     assert set(Progress.load(tmp_path).records) == {"a", "b", "c"}
     assert [path.name for path in tmp_path.iterdir()] == ["progress.json"]
+    if os.name == "posix":
+        assert (tmp_path / "progress.json").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_broken_record_is_kept_aside_and_a_newer_one_refused(tmp_path):

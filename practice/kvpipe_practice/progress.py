@@ -14,6 +14,7 @@ from typing import Any
 VERSION = 1
 FILE_NAME = "progress.json"
 N_HINTS = 3
+NEW_FILE_MODE = 0o644  # temporary files are readable by their owner only
 
 
 class ProgressError(ValueError):
@@ -143,6 +144,7 @@ def write_atomically(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else NEW_FILE_MODE)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
