@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from kvpipe.attention import attention, attention_weights, visible
 from torch import Tensor
+
+from kvpipe.attention import attention, attention_weights, visible
 
 B, H, K, D = 2, 6, 3, 4
 # Float64 sums of at most 16 terms of size about 1: rounding stays below 1e-14.
@@ -66,6 +67,7 @@ CASES = {
     "causal in a smaller window": (LINE, LINE, 3),
     "window of one": (LINE, LINE, 1),
     "left padding": (PADDED, PADDED, None),
+    "left padding of one token": (LINE - 1, LINE - 1, None),
     "left padding and window": (PADDED, PADDED, 2),
     "gaps": (GAPS, GAPS, None),
     "window longer than the row but not than its gaps": (GAPS, GAPS, 7),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from kvpipe.cache import KVCache
 from kvpipe.config import Config
 from kvpipe.transformer import Transformer

@@ -4,11 +4,12 @@ import json
 
 import pytest
 import torch
-from kvpipe.config import SUPPORTED, Config, RopeScaling
-from kvpipe.transformer import Transformer
 from tiny_models import FAMILIES, LLAMA3_ROPE, SIZES
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from kvpipe.config import SUPPORTED, Config, RopeScaling
+from kvpipe.transformer import Transformer
 
 CLASSES = {
     "llama": LlamaConfig,

@@ -6,14 +6,15 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny_models import FAMILIES, VOCAB, assert_near, hf_logits, rows
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
 from kvpipe.attention import attention, attention_weights
 from kvpipe.cache import KVCache
 from kvpipe.checkpoints import hf_name, load_stage
 from kvpipe.config import Config, RopeScaling
 from kvpipe.generate import left_pad
 from kvpipe.transformer import RMSNorm, Stage, Transformer, rotary, rotary_frequencies, rotate
-from tiny_models import FAMILIES, VOCAB, assert_near, hf_logits, rows
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 # Both sides round to float32 (6e-8 relative) after each of about 50 operations in a row, in
 # different orders; 1e-5 of the largest logit is some ten times what that was seen to give.
@@ -21,6 +22,7 @@ FLOAT32 = 1e-5
 SIZES = {"vocab_size": 53, "width": 24, "n_layers": 4, "n_heads": 6, "n_kv_heads": 2}
 SMALL = {**SIZES, "head_size": 6, "ffn_width": 40, "context": 64, "norm_eps": 0.01}
 SHARED = (0, 0, 2, 2)
+PATTERNS = [SHARED, (0, 1, 0, 1), (0, 0, 0, 0)]  # the second: not the latest keys, but the source's
 
 
 def small(seed: int = 1, **changes) -> Transformer:
@@ -191,9 +193,10 @@ def test_a_stage_owns_what_it_computes_and_nothing_else():
     assert "blocks.1.attention.key.weight" not in first.state_dict()
 
 
+@pytest.mark.parametrize("kv_source", PATTERNS, ids=str)
 @torch.no_grad()
-def test_a_layer_reads_the_keys_and_values_of_its_source():
-    model = small(kv_source=SHARED)
+def test_a_layer_reads_the_keys_and_values_of_its_source(kv_source):
+    model = small(kv_source=kv_source)
     received = []
 
     def watched(q, k, v, *rest):
@@ -202,18 +205,19 @@ def test_a_layer_reads_the_keys_and_values_of_its_source():
 
     tokens = torch.arange(18).view(2, 9)
     plain = model(tokens, attend=watched)
-    for layer, source in enumerate(SHARED):
+    for layer, source in enumerate(kv_source):
         assert received[layer][0] is received[source][0]
         assert received[layer][1] is received[source][1]
-    assert not torch.equal(received[0][0], received[2][0])
+    assert len({k.data_ptr() for k, _ in received}) == len(set(kv_source))
     whole = model(tokens)
     torch.testing.assert_close(plain, whole, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("lengths", [[9], [4, 1, 4], [1] * 9], ids=str)
+@pytest.mark.parametrize("kv_source", PATTERNS, ids=str)
 @torch.no_grad()
-def test_sharing_gives_the_same_with_and_without_a_cache(lengths):
-    model, cache = small(kv_source=SHARED), KVCache(capacity=2)
+def test_sharing_gives_the_same_with_and_without_a_cache(kv_source, lengths):
+    model, cache = small(kv_source=kv_source), KVCache(capacity=2)
     tokens, positions = left_pad([range(9), range(20, 25)])
     is_token = positions >= 0
     logits = fed_in_chunks(model, tokens, positions, lengths, cache)

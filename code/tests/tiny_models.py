@@ -9,7 +9,6 @@ square it is added to. All sizes differ, and windows are shorter than the sequen
 from __future__ import annotations
 
 import torch
-from kvpipe.generate import left_pad
 from torch import Tensor
 from transformers import (
     LlamaConfig,
@@ -22,6 +21,8 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from kvpipe.generate import left_pad
 
 VOCAB, CONTEXT = 97, 64
 SIZES = {
