@@ -24,7 +24,7 @@ class WeightGradients:
     @property
     def nbytes(self) -> int:
         """Bytes kept for later: an input shared by several products counts once."""
-        kept = {t.data_ptr(): t.nbytes for dy, x, _, _ in self._pending for t in (dy, x)}
+        kept = {t.data_ptr(): t.nbytes for dy, _, _, x in self._pending for t in (dy, x)}
         return sum(kept.values())
 
     def defer(self, dy: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor) -> None:
@@ -36,9 +36,14 @@ class WeightGradients:
         pending, self._pending = self._pending, []
         for dy, weight, bias, x in pending:
             dy, x = dy.flatten(0, -2), x.flatten(0, -2)
-            _accumulate(weight, dy.T @ x)
+            if weight.grad is None:
+                # In the layout of the weight, as autograd would have made it.
+                weight.grad = torch.mm(dy.T, x, out=torch.empty_like(weight))
+            else:
+                torch.addmm(weight.grad, dy.T, x, out=weight.grad)
             if bias is not None and bias.requires_grad:
-                _accumulate(bias, dy.sum(dim=0))
+                total = dy.sum(dim=0)
+                bias.grad = total if bias.grad is None else bias.grad + total
 
 
 class deferring(TorchFunctionMode):
@@ -78,10 +83,3 @@ class _SplitLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         ctx.later.defer(dy, *ctx.parameters, x.detach())
         return (dy @ weight if ctx.needs_input_grad[0] else None), None, None, None
-
-
-def _accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    if parameter.grad is None:
-        parameter.grad = gradient
-    else:
-        parameter.grad += gradient
