@@ -133,8 +133,8 @@ def _check(fn: Callable[..., Any], world_size: int, backend: str, timeout_s: flo
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
     if (module == "__main__" and not hasattr(sys.modules["__main__"], "__file__")) or "<" in name:
         raise ValueError(
-            f"{name or repr(fn)} is defined in a notebook or inside a function, where a new process "
-            "cannot import it; put it into a module and import it from there"
+            f"{name or repr(fn)} is defined in a notebook or inside a function, where a new "
+            "process cannot import it; put it into a module and import it from there"
         )
 
 
