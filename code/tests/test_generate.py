@@ -323,6 +323,29 @@ def test_left_pad_needs_a_token_in_every_row(rows):
         left_pad(rows)
 
 
+class HalfCharacters:
+    """A tokenizer whose even tokens are the first byte of a character and odd ones the second."""
+
+    eos_token_id = VOCAB
+
+    def apply_chat_template(self, messages, **_) -> list[int]:
+        return [len(messages), *map(ord, messages[0]["content"])]
+
+    def decode(self, tokens, **_) -> str:
+        return bytes(0xA9 if t % 2 else 0xC3 for t in tokens).decode(errors="replace")
+
+
+def test_an_answer_comes_in_whole_characters_and_is_complete(tiny):
+    ours, tokenizer, endings = tiny("llama")[0], HalfCharacters(), set()
+    for n in range(1, 13):
+        pieces = list(answer(ours, tokenizer, "AB", n))
+        [tokens] = generate(ours, [[1, 65, 66]], n)
+        assert "".join(pieces) == tokenizer.decode(tokens)
+        assert not any(piece.endswith("\ufffd") for piece in pieces[:-1])
+        endings.add("".join(pieces)[-1])
+    assert endings == {"\u00e9", "\ufffd"}  # some ended in the middle of a character
+
+
 TEXTS = [
     "The capital of France is",
     "def fibonacci(n):\n    ",

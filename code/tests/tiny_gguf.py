@@ -23,7 +23,7 @@ from kvpipe.default_model import BLOCK, GGUF_FILE, OUTER, WHEEL
 
 WIDTH, FFN, LAYERS, HEADS, KV_HEADS, HEAD_SIZE = 64, 96, 2, 4, 2, 16
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 MERGES = ["h e", "l l", "he ll", "hell o", "\u0120 hello", "1 2"]
 TOKENS = [*SPECIAL, *LETTERS, *("".join(merge.split()) for merge in MERGES)]
