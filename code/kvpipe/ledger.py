@@ -1,11 +1,12 @@
 """The ledger: each claim the book builds on, our value, the test that computes it, and a verdict.
 
-`book/ledger.yml` is the data; the book's directive `{ledger}` draws it as a table.
+`book/ledger.yml` is the data; the book's directive `{ledger}` draws a card for each claim.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ class Entry:
     id: str
     chapter: int
     claim: str  # in our own words
-    source: str  # key in references.bib
     verdict: str
     ours: str  # our value, or what is missing to have one
+    source: str = ""  # key in references.bib; empty for what is repeated without a paper
     test: str = ""  # path::name of the test that computes it
 
     def __post_init__(self) -> None:
@@ -51,7 +52,7 @@ def read(path: Path) -> list[Entry]:
 
 def _entry(row: Mapping[str, Any]) -> Entry:
     known = {field.name for field in fields(Entry)}
-    unknown, missing = row.keys() - known, known - {"test"} - row.keys()
+    unknown, missing = row.keys() - known, known - {"source", "test"} - row.keys()
     if unknown or missing:
         raise ValueError(
             f"{row.get('id', row)}: unknown fields {sorted(unknown)}, missing {sorted(missing)}"
@@ -60,18 +61,32 @@ def _entry(row: Mapping[str, Any]) -> Entry:
 
 
 def to_markdown(entries: Sequence[Entry]) -> str:
-    """What the verdicts mean, how often each was given, and the table of claims."""
+    """What the verdicts mean, how often each was given, and a card for each claim."""
     counts = Counter(entry.verdict for entry in entries)
     lines = ["| verdict | claims | meaning |", "|---|---:|---|"]
     lines += [f"| {name} | {counts[name]} | {meaning} |" for name, meaning in VERDICTS.items()]
     if not entries:
         return "\n".join([*lines, "", "No claim has been checked yet."])
-    lines += ["", "| chapter | claim | our value | verdict | computed by |", "|" + "---|" * 5]
-    return "\n".join([*lines, *(_row(entry) for entry in entries)])
+    for chapter, group in groupby(entries, key=lambda entry: entry.chapter):
+        lines += ["", f":::{{rubric}} Chapter {chapter}\n:heading-level: 2\n:::"]
+        lines += [_card(entry) for entry in group]
+    return "\n".join(lines)
 
 
-def _row(entry: Entry) -> str:
-    claim = f"{entry.claim} {{cite}}`{entry.source}`"
-    test = f"`{entry.test}`" if entry.test else "–"
-    cells = [str(entry.chapter), claim, entry.ours, entry.verdict, test]
-    return "| " + " | ".join(" ".join(c.split()).replace("|", r"\|") for c in cells) + " |"
+def _card(entry: Entry) -> str:
+    """A claim with its source, our value, the verdict and the name of the test."""
+    source = f"{{cite}}`{entry.source}`" if entry.source else "[often repeated, no paper]"
+    test = f" · computed by `{entry.test.split('::')[-1]}`" if entry.test else ""
+    verdict = entry.verdict.replace(" ", "-")
+    parts = [
+        f"::::{{container}} kv-claim\n:name: claim-{entry.id}",
+        f"{_on_one_line(entry.claim)} {source}",
+        f"**Here:** {_on_one_line(entry.ours)}",
+        f":::{{container}} kv-verdict kv-{verdict}\n**{entry.verdict}**{test}\n:::",
+        "::::\n",
+    ]
+    return "\n\n".join(parts)
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())

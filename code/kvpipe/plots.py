@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from kvpipe.svg import CELLS, INK, Picture
@@ -101,7 +102,7 @@ def heat_map(
     n_levels: int = 10,
     ax: Axes | None = None,
 ) -> Axes:
-    """A matrix as coloured cells with a scale of `n_levels` steps; NaN cells stay empty.
+    """A matrix as coloured cells with a scale of `n_levels` steps; NaN cells are hatched.
 
     Row 0 is at the top. Steps make a cell's colour readable on the scale.
     """
@@ -111,6 +112,7 @@ def heat_map(
     n_rows, n_columns = cells.shape
     ax = ax or canvas(5.2, min(1.4 + 0.13 * n_rows, 6.4))[1]
     low, high = limits or (float(cells.min()), float(cells.max()))
+    _hatch_empty_cells(ax, np.ma.getmaskarray(cells))
     mesh = ax.pcolormesh(cells, cmap=_steps(n_levels), norm=Normalize(low, high), gid=CELLS)
     ax.set(xlabel=xlabel, ylabel=ylabel, ylim=(n_rows, 0))
     _label_cells(ax, n_columns, n_rows)
@@ -118,6 +120,15 @@ def heat_map(
     bar = ax.figure.colorbar(mesh, ax=ax, label=bar_label, pad=0.02)
     bar.outline.set_visible(False)
     return ax
+
+
+def _hatch_empty_cells(ax: Axes, is_empty: np.ndarray) -> None:
+    """Hatch cells without a value, one stripe of neighbours at a time: no colour means that."""
+    for row, columns in enumerate(is_empty):
+        edges = np.flatnonzero(np.diff(columns, prepend=False, append=False))
+        for first, end in edges.reshape(-1, 2):
+            look = {"facecolor": "none", "edgecolor": INK, "hatch": "////", "linewidth": 0}
+            ax.add_patch(Rectangle((first, row), end - first, 1, **look))
 
 
 def _steps(n_levels: int) -> Colormap:
@@ -136,7 +147,10 @@ def _label_cells(ax: Axes, n_columns: int, n_rows: int) -> None:
 def attention_map(
     weights: Sequence[Sequence[float]], tokens: Sequence[str], *, ax: Axes | None = None
 ) -> Axes:
-    """Attention weights of one head: a row per query token, a column per key token."""
+    """Attention weights of one head: a row per query token, a column per key token.
+
+    Keys after the query are hidden from it: their cells are hatched.
+    """
     if np.shape(weights) != (len(tokens), len(tokens)):
         raise ValueError(
             f"{len(tokens)} tokens need a {len(tokens)} × {len(tokens)} matrix of weights, "
