@@ -22,7 +22,7 @@ def show(report: dict, console: Console) -> None:
 def speed_table(rows: list[dict]) -> Table:
     """Tokens per second of both, their ratio, and how close a decode step comes to the bound."""
     table = _table("Tokens per second", 2)
-    for name in ("rows", "context", "kvpipe", "transformers", "ratio", "GB/s", "of bound"):
+    for name in ("rows", "context", "kvpipe", "transformers", "ratio", "GB/s", "bound"):
         table.add_column(name, justify="right")
     for row in rows:
         speed = row["tokens_per_s"]
@@ -37,7 +37,7 @@ def speed_table(rows: list[dict]) -> Table:
             *_bound_cells(row),
         )
     table.caption = (
-        "GB/s: summing one large buffer, in turns with the runs. Of bound: kvpipe's speed ÷ the "
+        "GB/s: summing one large buffer, in turns with the runs. Bound: kvpipe's speed ÷ the "
         "speed at which reading the weights and the cache once per step would be all the work."
     )
     return table
@@ -68,8 +68,9 @@ def memory_table(rows: list[dict]) -> Table:
 
 
 def _table(title: str, n_left: int) -> Table:
-    """An empty table whose first columns hold words."""
-    return Table(*[""] * n_left, title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    """An empty table whose first columns hold words, narrow enough for 80 characters."""
+    look = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "title_justify": "left"}
+    return Table(*[""] * n_left, title=title, **look)
 
 
 def _megabytes(n_bytes: int | None) -> str:

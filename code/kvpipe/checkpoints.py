@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kvpipe.config import Config
 from kvpipe.default_model import fetch_default
+from kvpipe.linear import by_columns
 from kvpipe.transformer import Stage, Transformer
 
 DEFAULT = "smollm2-135m"
@@ -118,11 +119,13 @@ def _open(file: Path):
 def _read(
     files: dict[str, Path], wanted: dict[str, str], device: torch.device | str, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    handles = {file: _open(file) for file in {files[theirs] for theirs in wanted.values()}}
-    return {
-        ours: handles[files[theirs]].get_tensor(theirs).to(device=device, dtype=dtype)
-        for ours, theirs in wanted.items()
-    }
+    tensors = {}
+    for ours, theirs in wanted.items():
+        # A map for each tensor: the pages behind one that is copied do not stay resident.
+        tensor = _open(files[theirs]).get_tensor(theirs).to(device=device, dtype=dtype)
+        is_matrix = ours.startswith("blocks.") and tensor.ndim == 2
+        tensors[ours] = by_columns(tensor) if is_matrix else tensor
+    return tensors
 
 
 def _check_names(wanted: set[str], found: set[str], config: Config, is_whole: bool) -> None:
