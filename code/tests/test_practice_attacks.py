@@ -41,6 +41,19 @@ def test_os_exit_at_import_is_a_crash(problem, host):
 def test_an_endless_loop_is_a_timeout_in_its_case(attack):
     failure = attack("while True: pass", kind="timeout")
     assert failure.message == "timeout in case second after 1 s"
+    assert failure.lines[0].startswith("stopped in my/soft_rows.py, line ")
+    assert failure.lines[0].endswith(": while True: pass")
+
+
+def test_a_made_up_stack_changes_no_verdict(attack):
+    forged = 'Stack (most recent call first):\n  File "my/soft_rows.py", line 1 in x'
+    failure = attack(f"print({forged!r}, flush=True)\nwhile True: pass", kind="timeout")
+    assert failure.lines[0].endswith("while True: pass")
+    attack(
+        f"import os, signal; print({forged!r}, flush=True); os.kill(os.getpid(), signal.SIGUSR2)\n"
+        "return x",
+        kind="value",
+    )
 
 
 def test_an_endless_loop_at_import_is_a_timeout(problem, host):
@@ -51,7 +64,8 @@ def test_an_endless_loop_at_import_is_a_timeout(problem, host):
 def test_loops_in_every_case_end_the_run_soon(problem, host):
     started = time.monotonic()
     report = run(problem, host, "def soft_rows(x):\n    while True: pass\n")
-    assert statuses(report) == ["fail", "fail", "fail", "skip"]
+    assert statuses(report) == ["fail", "fail", "skip", "skip"]
+    assert result_of(report, "third").failure.message == "not run: two cases timed out already"
     assert time.monotonic() - started < 10
 
 

@@ -48,8 +48,8 @@ def doctor(context: Context) -> int:
 
 def checks(context: Context) -> Iterator[Check]:
     yield python_version()
-    for name, need in (("rich", "fail"), ("watchfiles", "fail"), ("numpy", "fail")):
-        yield package(name, need, INSTALL)
+    for name in ("rich", "watchfiles", "pylatexenc", "numpy"):
+        yield package(name, "fail", INSTALL)
     torch = package("torch", "skip", f"problems with tensors need it: {INSTALL}")
     yield torch
     yield package("ipywidgets", "skip", f"the panel in notebooks needs it: {INSTALL}")

@@ -21,7 +21,8 @@ from .rules import check_source
 from .runner import Outcome, Process
 from .verdicts import MAX_TEXT, failure_of, not_started, strings
 
-MAX_TIMEOUTS = 3
+MAX_TIMEOUTS = 2
+LATER_SHARE, LATER_MIN_S = 0.3, 1.0  # reference solutions take less; `verify` holds them to it
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,28 @@ class Submission:
     file: str
 
 
+class Listener:
+    """Hears how a run goes on; the base hears nothing."""
+
+    def chosen(self, cases: list[Case]) -> None: ...
+
+    def starts(self, case: Case) -> None: ...
+
+    def ended(self, result: CaseResult) -> None: ...
+
+
 class Run:
     """One submission against one problem's cases, on one host."""
 
-    def __init__(self, problem: Problem, submission: Submission, host: Host) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        submission: Submission,
+        host: Host,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
         self.problem, self.submission, self.host = problem, submission, host
+        self.stop = stop
         self.process: Process | None = None
         self.n_timeouts = 0
         self.n_cases = 0
@@ -47,7 +65,7 @@ class Run:
         """A fresh process with the learner's file loaded, or why that failed."""
         # Linux limits the address space; macOS ignores such limits, so the judge looks itself
         polled = self.problem.memory_bytes if sys.platform == "darwin" else 0
-        self.process = Process(self.host, polled)
+        self.process = Process(self.host, polled, self.stop)
         request = {
             "op": "load",
             "source": self.submission.source,
@@ -57,7 +75,9 @@ class Run:
             "required": self.problem.required,
             "limits": limits(self.problem, self.process.folder, self.n_cases),
         }
-        outcome = self.process.exchange(request, b"", self.problem.limit_s)
+        limit_s = self.limit(self.problem.limit_s)
+        outcome = self.process.exchange(request, b"", limit_s)
+        self.n_timeouts += outcome.kind == "timeout"
         self.printed = outcome.printed
         if failure := self.refused(outcome):
             return failure
@@ -68,13 +88,17 @@ class Run:
             self.problem,
             self.submission,
             "while your file was imported",
-            self.problem.limit_s,
+            limit_s,
         )
+
+    def limit(self, limit_s: float) -> float:
+        """After a timeout the answer is not accepted any more: nobody waits as long again."""
+        return min(limit_s, max(LATER_SHARE * limit_s, LATER_MIN_S)) if self.n_timeouts else limit_s
 
     def case(self, case: Case) -> CaseResult:
         """Judge one case; a process that died is replaced first."""
         if self.n_timeouts >= MAX_TIMEOUTS:
-            why = f"skipped: {MAX_TIMEOUTS} cases ran into the time limit before it"
+            why = "not run: two cases timed out already"
             return CaseResult(case, "skip", Failure("skipped", why))
         if self.process is None or not self.process.alive:
             failure = self.load()
@@ -82,7 +106,7 @@ class Run:
                 return CaseResult(case, "fail", failure)
         encoder = wire.Encoder()
         tree = encoder.encode(list(case.inputs.values()))
-        limit_s = case.limit_s or self.problem.limit_s
+        limit_s = self.limit(case.limit_s or self.problem.limit_s)
         outcome = self.process.exchange(
             {"op": "call", "inputs": tree}, bytes(encoder.block), limit_s
         )
@@ -147,9 +171,13 @@ def judge(
     seed: int | None = None,
     only: str | None = None,
     static: bool = True,
-    on_case: Callable[[CaseResult], None] | None = None,
+    listener: Listener | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Report:
-    """Judge one submission; `only` runs one case, which never accepts the whole."""
+    """Judge one submission; `only` runs one case, which never accepts the whole.
+
+    Raises `Stopped` when `stop`, asked every now and then, says that nobody waits any more.
+    """
     started = time.perf_counter()
     seed = secrets.randbits(31) if seed is None else seed
     report = Report(
@@ -159,9 +187,9 @@ def judge(
     if failure is None and static:
         failure = check_source(submission.source, problem)
     if failure is None:
-        run = Run(problem, submission, host)
+        run = Run(problem, submission, host, stop)
         try:
-            report = run_cases(run, report, only, on_case)
+            report = run_cases(run, report, only, listener or Listener())
         finally:
             run.close()
     else:
@@ -169,23 +197,17 @@ def judge(
     return replace(report, seconds=time.perf_counter() - started)
 
 
-def run_cases(
-    run: Run, report: Report, only: str | None, on_case: Callable[[CaseResult], None] | None
-) -> Report:
+def run_cases(run: Run, report: Report, only: str | None, listener: Listener) -> Report:
     """Every case, in order; later cases run whatever happened to earlier ones."""
     cases = run.problem.cases(report.seed)
     run.n_cases = len(cases)
     chosen = choose(cases, only, run.problem)
     with one_thread():
-        return judge_cases(run, report, chosen, only is None, on_case)
+        return judge_cases(run, report, chosen, only is None, listener)
 
 
 def judge_cases(
-    run: Run,
-    report: Report,
-    chosen: list[Case],
-    all_of_them: bool,
-    on_case: Callable[[CaseResult], None] | None,
+    run: Run, report: Report, chosen: list[Case], all_of_them: bool, listener: Listener
 ) -> Report:
     """The chosen cases; only all of them together can be accepted."""
     if failure := run.load():
@@ -201,10 +223,11 @@ def judge_cases(
             ),
         )
     printed, results = run.printed, []
+    listener.chosen(chosen)
     for case in chosen:
+        listener.starts(case)
         results.append(run.case(case))
-        if on_case:
-            on_case(results[-1])
+        listener.ended(results[-1])
     report = replace(report, results=tuple(results), n_cases=run.n_cases, printed=printed)
     if not report.failed and all_of_them and (failure := run.missing_call()):
         report = replace(report, failure=failure)

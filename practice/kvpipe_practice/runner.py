@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import queue
+import re
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +26,10 @@ OUTPUT_LIMIT_BYTES = 2**20
 OUTPUT_SETTLE_S = 0.2
 MEMORY_POLL_S = 0.2
 MAX_EVENTS = 2
+STOP_POLL_S = 0.05
+SNAPSHOT_S = 0.3
+STACK = b"Stack (most recent call first):\n"
+FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 ENDS = ("timeout", "dead", "output", "memory", "malformed")
 
 
@@ -38,6 +47,11 @@ class Outcome:
     printed: str
     seconds: float
     exit_code: int | None = None
+    hung: tuple[tuple[str, int, str], ...] = ()
+
+
+class Stopped(Exception):
+    """The run is no longer wanted; its process has ended."""
 
 
 class Output:
@@ -80,12 +94,25 @@ class Output:
             self.held[:] = rest
         return clean(text.decode("utf-8", "replace").replace("\r\n", "\n"))
 
+    def stack(self) -> tuple[tuple[str, int, str], ...]:
+        """Cut the stack that was asked for out of the text; its frames, the innermost first."""
+        with self.changed:
+            self.changed.wait_for(lambda: STACK in self.held or self.ended, SNAPSHOT_S)
+        time.sleep(STOP_POLL_S)  # the rest of it
+        with self.changed:
+            text, found, frames = bytes(self.held).rpartition(STACK)
+            if not found:
+                return ()
+            self.held[:] = text
+        lines = map(FRAME.fullmatch, clean(frames.decode("utf-8", "replace")).splitlines())
+        return tuple((line[1], int(line[2]), line[3]) for line in lines if line)
+
 
 class Process:
     """The judge's end of one answer's process."""
 
-    def __init__(self, host: Host, polled: int = 0) -> None:
-        self.host, self.polled = host, polled
+    def __init__(self, host: Host, polled: int = 0, stop: Callable[[], bool] | None = None) -> None:
+        self.host, self.polled, self.stop = host, polled, stop
         self.folder = tempfile.mkdtemp(prefix="kvpipe-answer-")
         try:
             self.child: Child = host.open(self.folder)
@@ -142,20 +169,33 @@ class Process:
                 kind = header["op"]
             else:
                 kind, header = "malformed", {"message": "a message that answers no request"}
+        hung = self.snapshot() if kind == "timeout" else ()
         if kind in ENDS:
             self.end(expect_dead=kind == "dead")
         printed = self.output.take(b"\x00kvp:" + token.encode() + b"\x00")
-        return Outcome(kind, header, data, printed, seconds, self.exit_code)
+        return Outcome(kind, header, data, printed, seconds, self.exit_code, hung)
 
     def _wait(self, deadline: float) -> tuple[str, dict, bytes]:
         """The next event, or `timeout`, or `memory` where this process has to watch it."""
+        poll_s = STOP_POLL_S if self.stop else MEMORY_POLL_S if self.polled else math.inf
         while (left := deadline - time.perf_counter()) > 0:
             try:
-                return self.events.get(timeout=min(left, MEMORY_POLL_S) if self.polled else left)
+                return self.events.get(timeout=min(left, poll_s))
             except queue.Empty:
+                if self.stop and self.stop():
+                    self.end()
+                    raise Stopped from None
                 if self.polled and resident_bytes(self.child.pid) > self.polled:
                     return "memory", {}, b""
         return "timeout", {}, b""
+
+    def snapshot(self) -> tuple[tuple[str, int, str], ...]:
+        """Where the answer is right now, as it tells: for the reader, never for a verdict."""
+        if not hasattr(signal, "SIGUSR2"):
+            return ()
+        with contextlib.suppress(OSError):
+            os.kill(self.child.pid, signal.SIGUSR2)
+        return self.output.stack()
 
     @property
     def alive(self) -> bool:

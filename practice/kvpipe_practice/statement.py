@@ -1,4 +1,4 @@
-"""Statements, hints and solutions for the terminal: Markdown, with formulas kept as they are."""
+"""Statements, hints and solutions for the terminal: Markdown, with formulas as plain text."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from rich.markdown import Markdown
 from rich.syntax import Syntax
 from rich.text import Text
 
+from .formulas import plain
 from .problems import Problem
 
 FENCED = re.compile(r"(^```.*?^```)", flags=re.DOTALL | re.MULTILINE)
 
 
 def markdown(text: str) -> Markdown:
-    """Markdown for a terminal; `$...$` would lose its backslashes and underscores otherwise."""
+    """Markdown for a terminal; formulas go into code spans, where Markdown changes nothing."""
     parts = FENCED.split(text)
-    parts[::2] = [keep_formulas(part) for part in parts[::2]]
+    parts[::2] = [spell_formulas(part) for part in parts[::2]]
     return Markdown("".join(parts), code_theme="ansi_dark", hyperlinks=False)
 
 
-def keep_formulas(text: str) -> str:
-    text = re.sub(r"\$\$\s*(.+?)\s*\$\$", r"\n```latex\n\1\n```\n", text, flags=re.DOTALL)
-    return re.sub(r"(?<!\$)\$([^$\n]+)\$(?!\$)", r"`\1`", text)
+def spell_formulas(text: str) -> str:
+    def alone(found: re.Match) -> str:
+        return f"\n```text\n{plain(found[1])}\n```\n"
+
+    text = re.sub(r"\$\$\s*(.+?)\s*\$\$", alone, text, flags=re.DOTALL)
+    return re.sub(r"(?<!\$)\$([^$\n]+)\$(?!\$)", lambda found: f"`{plain(found[1])}`", text)
 
 
 def hint(problem: Problem, number: int) -> RenderableType:

@@ -20,7 +20,7 @@ def failure_of(
     """The failure of any outcome that is not a value."""
     match outcome.kind:
         case "timeout":
-            return timeout(where, limit_s)
+            return timeout(outcome, submission, where, limit_s)
         case "dead":
             return dead(outcome.exit_code, where)
         case "memory":
@@ -45,9 +45,14 @@ def strings(value: Any) -> list[str]:
     return [clean(item) for item in items if isinstance(item, str)]
 
 
-def timeout(where: str, limit_s: float) -> Failure:
-    hint = "an endless loop, or work that grows much faster than the input?"
-    return Failure("timeout", f"timeout {where} after {limit_s:g} s", (hint,))
+def timeout(outcome: Outcome, submission: Any, where: str, limit_s: float) -> Failure:
+    """Out of time, with the line of the answer that was running, if its process told."""
+    lines = ["an endless loop, or work that grows much faster than the input?"]
+    text = submission.source.splitlines()
+    n = next((n for file, n, _ in outcome.hung if file == submission.file), 0)
+    if 0 < n <= len(text):
+        lines.insert(0, f"stopped in {submission.file}, line {n}: {text[n - 1].strip()}")
+    return Failure("timeout", f"timeout {where} after {limit_s:g} s", tuple(lines))
 
 
 def dead(exit_code: int | None, where: str) -> Failure:

@@ -7,8 +7,10 @@ an expected value, and sends back data; the verdict is the judge's.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import os
+import signal
 import sys
 import types
 from typing import Any, BinaryIO
@@ -130,6 +132,8 @@ def run_answer(request_fd: int, result_fd: int) -> None:
             stream = io.TextIOWrapper(raw, encoding="utf-8", errors="replace", line_buffering=True)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+        if hasattr(faulthandler, "register"):  # where it hangs, for a run that is about to end
+            faulthandler.register(signal.SIGUSR2, file=2, all_threads=False)
         Answer(io.BufferedReader(io.FileIO(request_fd)), result_fd).run()
         code = 0
     finally:
