@@ -112,7 +112,7 @@ class AuthorYearLabels(BaseLabelStyle):
     """Labels of the list of papers, the same words that the text cites: Vaswani et al., 2017."""
 
     def format_labels(self, entries: Sequence[Entry]) -> Iterator[str]:
-        labels = [self._label(entry) for entry in entries]
+        labels = [self.label(entry) for entry in entries]
         if repeated := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(
                 f"references.bib: {'; '.join(repeated)} names two papers: tell them apart by a "
@@ -120,7 +120,12 @@ class AuthorYearLabels(BaseLabelStyle):
             )
         return iter(labels)
 
-    def _label(self, entry: Entry) -> str:
+    def sorting_key(self, entry: Entry) -> tuple[str, str]:
+        """Papers stand in the order of their labels, as a reader looks them up."""
+        return self.label(entry).casefold(), entry.key
+
+    def label(self, entry: Entry) -> str:
+        """Last names, at most two, and the year."""
         persons = entry.persons["author"]
         if len(persons) == 2 and _is_rest(persons[1]):
             raise ValueError(f"{entry.key}: name two authors or more before `and others`")
@@ -144,12 +149,11 @@ def _authors(children: Sequence[Any], data: dict[str, Any]) -> Text:
 class AuthorYear(Unsorted):
     """The list of papers, by author and year."""
 
-    default_sorting_style = "author_year_title"
-
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.label_style = AuthorYearLabels()
         self.format_labels = self.label_style.format_labels
+        self.sort = lambda entries: sorted(entries, key=self.label_style.sorting_key)
 
     def format_names(self, role: str, as_sentence: bool = True) -> Any:
         if role != "author":

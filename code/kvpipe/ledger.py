@@ -14,9 +14,9 @@ import yaml
 
 VERDICTS = {
     "reproduced": "Our value agrees with the claim, within the tolerance that the test states.",
-    "contradicted": "Our value differs. The row says by how much; the chapter says why.",
+    "contradicted": "Our value differs. The card says by how much; the chapter says why.",
     "needs hardware": "Only hardware that this project does not have could check the claim. The "
-    "row says what was checked instead, often the arithmetic behind it.",
+    "card says what was checked instead, often the arithmetic behind it.",
     "not precise": "The claim leaves out what a check would need: the model, the sizes, or the "
     "definition of the metric.",
 }

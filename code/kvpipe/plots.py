@@ -127,7 +127,7 @@ def _hatch_empty_cells(ax: Axes, is_empty: np.ndarray) -> None:
     for row, columns in enumerate(is_empty):
         edges = np.flatnonzero(np.diff(columns, prepend=False, append=False))
         for first, end in edges.reshape(-1, 2):
-            look = {"facecolor": "none", "edgecolor": INK, "hatch": "////", "linewidth": 0}
+            look = {"facecolor": "none", "edgecolor": INK, "hatch": "//", "linewidth": 0}
             ax.add_patch(Rectangle((first, row), end - first, 1, **look))
 
 

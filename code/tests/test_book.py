@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pybtex.database import parse_string
 
 from kvpipe import book, book_pages, ledger
 
@@ -91,8 +92,6 @@ def test_the_site_has_every_page_of_the_table_of_contents(root, site):
     toc = yaml.safe_load((root / "book/_toc.yml").read_text())
     listed = [toc["root"]] + [c["file"] for part in toc["parts"] for c in part["chapters"]]
     assert [name for name in listed if not (site / f"{name}.html").is_file()] == []
-    problems = {p.parent.name for p in (root / "practice/problems").glob("*/problem.md")}
-    assert problems == {p.parent.name for p in site.glob("practice/problems/*/problem.html")}
 
 
 def test_no_page_names_a_foreign_script_style_or_image(site):
@@ -146,6 +145,101 @@ def test_the_index_links_the_chapters_that_exist_and_only_those(root, site):
     assert linked == [path.stem[1] for path in sorted((root / "notebooks").glob("0*.ipynb"))]
 
 
+# --- the problems --------------------------------------------------------------------------------
+
+
+def listed_problems(root: Path) -> list[str]:
+    """The problems in the order of the table of contents, which sidebar and "next" follow."""
+    toc = yaml.safe_load((root / "book/_toc.yml").read_text())
+    entries = [c for part in toc["parts"] for c in part["chapters"]]
+    practice = next(entry for entry in entries if entry["file"] == "book/practice")
+    return [Path(section["file"]).parent.name for section in practice["sections"]]
+
+
+def test_every_problem_is_in_the_contents_by_chapter_and_order(root):
+    matters = {}
+    for path in (root / "practice/problems").glob("*/problem.md"):
+        about = yaml.safe_load(path.read_text().split("---")[1])
+        matters[about["chapter"], about["order"]] = path.parent.name
+    assert len(matters) == len(list((root / "practice/problems").glob("*/problem.md")))
+    assert listed_problems(root) == [matters[place] for place in sorted(matters)]
+
+
+def test_a_problem_page_says_level_minutes_section_and_how_to_start(root, site):
+    for slug in listed_problems(root):
+        statement = (root / f"practice/problems/{slug}/problem.md").read_text()
+        about = yaml.safe_load(statement.split("---")[1])
+        path = site / f"practice/problems/{slug}/problem.html"
+        text = path.read_text()
+        assert f"{about['difficulty'].capitalize()} · {about['minutes']} minutes · " in text
+        command = re.sub("<[^>]*>", "", text)
+        assert f"$ python practice/judge.py start {slug}\n" in command
+        link = re.search(
+            r'href="([^"#]*)#([^"]*)">(?:<[^>]*>)*' + re.escape(about["section"]), text
+        )
+        assert f'id="{link[2]}"' in (path.parent / link[1]).read_text(), slug
+
+
+PROBLEM = """---
+difficulty: hard
+minutes: 5
+section: "Chapter 2, What's sent, and when"
+---
+
+# A title
+
+# comment in code
+"""
+
+
+def test_the_facts_of_a_problem_stand_below_its_title_and_link_only_what_exists():
+    linked = book_pages.head_problem(PROBLEM, "a-b", ["book/index", "notebooks/02_pipeline"])
+    assert "# A title\n\n:::{container} kv-about\nHard · 5 minutes · [Chapter 2, What's" in linked
+    assert "](../../../notebooks/02_pipeline.ipynb#whats-sent-and-when)\n" in linked
+    assert linked.count("kv-about") == linked.count("judge.py start a-b") == 1
+    unlinked = book_pages.head_problem(PROBLEM, "a-b", ["notebooks/01_transformer"])
+    assert "· Chapter 2, What's sent, and when\n" in unlinked
+
+
+# --- the papers ----------------------------------------------------------------------------------
+
+
+def labels_of(bibtex: str) -> list[str]:
+    entries = parse_string(bibtex, "bibtex").entries
+    return list(book_pages.AuthorYearLabels().format_labels(list(entries.values())))
+
+
+def paper(key: str, author: str, year: str = "2023") -> str:
+    return f"@misc{{{key}, author = {{{author}}}, title = {{T}}, year = {{{year}}}}}\n"
+
+
+def test_a_paper_is_labelled_as_the_text_cites_it():
+    one, two = paper("a", "de Jong, M."), paper("b", r"Fan, A. and Lebr{\'o}n, F.")
+    many = paper("c", "Fan, A. and Lewis, M. and others")
+    expected = ["de Jong, 2023", "Fan and Lebrón, 2023", "Fan et al., 2023"]
+    assert labels_of(one + two + many) == expected
+
+
+def test_labels_that_would_not_tell_papers_apart_are_refused():
+    with pytest.raises(ValueError, match=r"Fan, 2023 names two papers: .* \{2023a\}"):
+        labels_of(paper("a", "Fan, A.") + paper("b", "Fan, B."))
+    with pytest.raises(ValueError, match="c: name two authors or more before `and others`"):
+        labels_of(paper("c", "Fan, A. and others"))
+
+
+def test_the_list_of_papers_is_sorted_and_carries_the_labels_of_the_text(site):
+    plain = {
+        path: re.sub(r"<[^>]*>", "", (site / path).read_text()).replace("\N{NO-BREAK SPACE}", " ")
+        for path in page_paths(site)
+    }
+    assert [path for path, text in plain.items() if "and others" in text] == []
+    listed = re.findall(r"\[([^\[\]]+, \d{4}[a-z]?)\]", plain["book/bibliography.html"])
+    assert len(listed) > 20 and listed == sorted(listed, key=str.lower)
+    for path in chapters(site):
+        cited = re.findall(r"\[([^\[\]\n]+ et al\., \d{4}[a-z]?)\]", plain[path])
+        assert cited and set(cited) <= set(listed)
+
+
 # --- building ------------------------------------------------------------------------------------
 
 
@@ -157,10 +251,12 @@ def copy_of_the_pages(root: Path, target: Path) -> Path:
     toc = target / "book/_toc.yml"
     toc.write_text(
         "format: jb-book\nroot: book/index\n"
-        "chapters: [file: book/how-to-use, file: book/notation, file: book/ledger]\n"
+        "chapters:\n"
+        + "".join(f"  - file: book/{page}\n" for page in ("how-to-use", "notation", "ledger"))
+        + "  - file: book/bibliography\n"
     )
     index = target / "book/index.md"
-    index.write_text(re.sub(r":link.*\n", "", index.read_text()).replace("{cite}", ""))
+    index.write_text(re.sub(r":link.*\n", "", index.read_text()))
     return target
 
 
@@ -230,8 +326,18 @@ def written(tmp_path: Path, *entries: dict) -> Path:
 
 def test_ledger_draws_each_entry_and_counts_its_verdict(tmp_path):
     text = ledger.to_markdown(ledger.read(written(tmp_path, ENTRY)))
-    assert "| 1 | 128 \\| KiB {cite}`llama3` | 128 KiB | reproduced |" in text
+    assert "128 | KiB {cite}`llama3`\n\n**Here:** 128 KiB\n" in text
+    assert "**reproduced** · computed by `test_y`\n" in text and ":name: claim-a\n" in text
     assert "| reproduced | 1 |" in text and "| contradicted | 0 |" in text
+
+
+def test_ledger_says_where_a_claim_has_no_paper_and_groups_by_chapter(tmp_path):
+    bare = {key: value for key, value in ENTRY.items() if key != "source"}
+    entries = [bare | {"id": "c", "chapter": 2}, ENTRY, bare | {"id": "b"}]
+    text = ledger.to_markdown(ledger.read(written(tmp_path, *entries)))
+    assert text.count("128 | KiB [often repeated, no paper]\n") == 2
+    marks = re.findall(r"Chapter \d|claim-\w", text)
+    assert marks == ["Chapter 1", "claim-a", "claim-b", "Chapter 2", "claim-c"]
 
 
 @pytest.mark.parametrize(
@@ -281,6 +387,61 @@ def test_every_formula_is_rendered(inspected):
 def test_no_page_scrolls_sideways_on_a_phone(inspected):
     width = PHONE["width"]
     assert {path: p["width"] for path, p in inspected.items() if p["width"] > width} == {}
+
+
+@pytest.mark.browser
+def test_shown_sources_fit_beside_both_sidebars_of_a_small_laptop(visit, site):
+    for path in chapters(site):
+        page = visit(path, viewport={"width": 1280, "height": 800})
+        assert page.locator(".bd-sidebar-secondary").is_visible()
+        cut = page.evaluate(
+            """() => [...document.querySelectorAll("div.cell_output div.highlight pre")]
+                .filter(listing => listing.scrollWidth > listing.clientWidth)
+                .map(listing => listing.innerText.slice(0, 60))"""
+        )
+        assert cut == [], path
+
+
+FAINT_TEXT = """() => {
+    const context = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+    const over = layers => {
+        context.clearRect(0, 0, 1, 1);
+        for (const color of layers) { context.fillStyle = color; context.fillRect(0, 0, 1, 1); }
+        return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    };
+    const light = rgb => rgb.map(x => x / 255)
+        .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
+    const faint = new Set();
+    for (const element of document.querySelectorAll("main *, .bd-sidebar *")) {
+        const own = [...element.childNodes].some(n => n.nodeType == 3 && n.data.trim());
+        if (!own || element.closest("svg, mjx-container, script, style") ||
+            !element.getClientRects().length) continue;
+        const layers = [];
+        for (let e = element; e; e = e.parentElement)
+            layers.unshift(getComputedStyle(e).backgroundColor);
+        const color = getComputedStyle(element).color;
+        const pair = [light(over(layers)), light(over([...layers, color]))].sort((a, b) => a - b);
+        const ratio = (pair[1] + 0.05) / (pair[0] + 0.05);
+        if (ratio < 4.5)
+            faint.add(`${ratio.toFixed(1)} ${element.tagName}.${element.className} ${color}`);
+    }
+    return [...faint];
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_links_and_anchors_stand_out_from_their_background(visit, site, theme):
+    problem = next(path for path in page_paths(site) if path.startswith("practice/problems"))
+    pages = ["book/index.html", "book/ledger.html", "book/bibliography.html", problem]
+    faint = {}
+    for path in [*pages, *chapters(site)]:
+        page = visit(path, color_scheme=theme, viewport={"width": 1280, "height": 800})
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        page.wait_for_timeout(300)  # colours fade in
+        faint[path] = page.evaluate(FAINT_TEXT)
+    assert {path: texts for path, texts in faint.items() if texts} == {}
 
 
 @pytest.mark.browser
@@ -355,7 +516,7 @@ def test_search_finds_a_word_and_leads_to_its_page(visit):
 
 
 @pytest.mark.browser
-def test_previous_and_next_lead_through_the_whole_book(visit, site):
+def test_previous_and_next_lead_through_the_whole_book(visit, root, site):
     page = visit("index.html")
     page.wait_for_url("**/book/index.html")
     seen = [urllib.parse.urlsplit(page.url).path.lstrip("/")]
@@ -364,5 +525,7 @@ def test_previous_and_next_lead_through_the_whole_book(visit, site):
         page.wait_for_load_state()
         seen.append(urllib.parse.urlsplit(page.url).path.lstrip("/"))
         assert page.locator("a.left-prev").count() == 1
+    problems = [Path(path).parent.name for path in seen if path.startswith("practice/problems")]
+    assert problems == listed_problems(root)
     others = {"index.html", "search.html", "genindex.html"}
     assert sorted(seen) == sorted(set(page_paths(site)) - others)

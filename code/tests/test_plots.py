@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
 
 from kvpipe import plots, svg
 
@@ -154,6 +155,16 @@ def test_heat_map_shows_row_0_on_top_and_leaves_nan_empty():
     assert (ax.collections[0].norm.vmin, ax.collections[0].norm.vmax) == (0, 5)
 
 
+def test_only_cells_without_a_value_are_hatched_in_the_ink_of_the_page():
+    values = np.array([[math.nan, 1.0, math.nan, math.nan], [1.0, 2.0, 3.0, 4.0]])
+    ax = plots.heat_map(values, xlabel="x", ylabel="y", bar_label="b")
+    places = [(patch.get_xy(), patch.get_width(), patch.get_height()) for patch in ax.patches]
+    assert places == [((0, 0), 1, 1), ((2, 0), 2, 1)]
+    tree = ET.fromstring(svg.render(ax, alt="Two gaps."))
+    stripes = [node for node in tree.iter() if node.tag.endswith("pattern")]
+    assert stripes and all("currentColor" in ET.tostring(node, "unicode") for node in stripes)
+
+
 def test_the_cells_of_a_heat_map_touch_without_seams():
     ax = plots.layer_head_map([[1, 2], [3, 4]], bar_label="nats")
     tree = ET.fromstring(svg.render(ax, alt="Four cells."))
@@ -179,6 +190,8 @@ def test_attention_map_hides_keys_after_the_query():
     drawn = ax.collections[0].get_array()
     np.testing.assert_array_equal(np.ma.getmaskarray(drawn), ~np.tri(3, dtype=bool))
     assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "·b", "⏎"]
+    hatched = [p for p in ax.patches if isinstance(p, Rectangle) and p.get_hatch()]
+    assert [(p.get_xy(), p.get_width()) for p in hatched] == [((1, 0), 2), ((2, 1), 1)]
     with pytest.raises(ValueError, match="2 tokens need a 2 × 2 matrix"):
         plots.attention_map(np.full((3, 3), 0.25), ["a", "b"])
 
