@@ -34,6 +34,8 @@ class Case:
     positions: Tensor | None = None
     sizes: tuple[int, ...] | None = None
     options: dict = field(default_factory=dict)
+    n_steps: int = 1  # without zeroing the gradients in between
+    frozen: tuple[int, ...] = ()  # chunks whose weights are not trained
 
 
 def own_stages(group: dist.ProcessGroup, folders: dict[str, Path], case: Case) -> Stages:
@@ -46,6 +48,7 @@ def gradients(stages: Stages) -> Gradients:
         f"{chunk}:{name}": p.grad.clone()
         for chunk, stage in stages.items()
         for name, p in stage.named_parameters()
+        if p.grad is not None
     }
 
 
@@ -56,8 +59,11 @@ def train_cases(
     results = {}
     for case in cases:
         stages = own_stages(group, folders, case)
+        for chunk in set(case.frozen) & set(stages):
+            stages[chunk].requires_grad_(False)
         trainer = Trainer(group, case.schedule, stages, **case.options)
-        report = trainer.step(case.tokens, case.targets, case.positions)
+        for _ in range(case.n_steps):
+            report = trainer.step(case.tokens, case.targets, case.positions)
         results[case.name] = report, gradients(stages)
     return results
 
@@ -136,6 +142,8 @@ def _run_into(problem: str, group: dist.ProcessGroup, folders: dict[str, Path], 
     stages = load_stages(folders[model], schedule, rank, sizes, dtype=torch.float64)
     if problem == "other dtype" and rank:
         stages = {chunk: stage.float() for chunk, stage in stages.items()}
+    if problem == "one end frozen" and rank:
+        stages[1].head.requires_grad_(False)
     if problem == "other batch":
         tokens = tokens + rank
     if problem == "no target":

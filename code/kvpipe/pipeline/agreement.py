@@ -50,12 +50,7 @@ def check_stages(group: dist.ProcessGroup, schedule: Schedule, stages: Stages) -
     for what in ("the schedule", "the config", "the element type"):
         same([note[what] for note in described], what)
     _check_layers(schedule, described)
-    copies = [total for note in described for total in note["tied"]]
-    if len(set(copies)) > 1:
-        raise ValueError(
-            "the first and the last stage hold different copies of the tied embedding; load both "
-            f"from the same checkpoint (their elements sum to {copies})"
-        )
+    _check_tied([copy for note in described for copy in note["tied"]])
 
 
 def check_batch(group: dist.ProcessGroup, *tensors: Tensor) -> None:
@@ -83,8 +78,22 @@ def _describe(schedule: Schedule, stages: Stages) -> dict[str, Any]:
         "the config": asdict(config),
         "the element type": sorted(dtypes),
         "layers": {chunk: (s.layers.start, s.layers.stop) for chunk, s in stages.items()},
-        "tied": [float(p.detach().sum(dtype=torch.float64)) for p in ends],
+        "tied": [(float(p.detach().sum(dtype=torch.float64)), p.requires_grad) for p in ends],
     }
+
+
+def _check_tied(copies: Sequence[tuple[float, bool]]) -> None:
+    totals, is_trained = zip(*copies, strict=True) if copies else ((), ())
+    if len(set(totals)) > 1:
+        raise ValueError(
+            "the first and the last stage hold different copies of the tied embedding; load both "
+            f"from the same checkpoint (their elements sum to {totals})"
+        )
+    if len(set(is_trained)) > 1:
+        raise ValueError(
+            "the embedding is trained on one rank and frozen on another, but it is one matrix: "
+            "treat both copies alike"
+        )
 
 
 def _check_layers(schedule: Schedule, notes: Sequence[dict[str, Any]]) -> None:

@@ -171,7 +171,9 @@ class Chunk:
         """
         held = self._held.pop(part)
         roots = [(held.result, gradient), *(held.segment.roots() if held.segment else ())]
-        torch.autograd.backward(*map(list, zip(*roots, strict=True)))
+        trained = [(root, g) for root, g in roots if root.requires_grad]
+        if trained:  # a first chunk may be frozen as a whole
+            torch.autograd.backward(*map(list, zip(*trained, strict=True)))
         if held.later is not None:
             self._later[part] = held.later
         if held.segment is not None:

@@ -17,8 +17,8 @@ from torch.distributed import pipelining
 from kvpipe.pipeline.loss import Loss, n_targets, summed_cross_entropy
 from kvpipe.pipeline.messages import Mailbox
 from kvpipe.pipeline.ops import Schedule
-from kvpipe.pipeline.runtime import sum_tied_gradients
 from kvpipe.pipeline.stages import Stages, share_tied
+from kvpipe.pipeline.tied import sums_tied_gradients
 
 # Our schedule -> torch's class; the second takes several stages per rank.
 ENGINES = {
@@ -76,9 +76,7 @@ class TorchEngine:
         losses: list[Tensor] = []
         is_first, is_last = (end in self.stages for end in (0, self.schedule.n_chunks - 1))
         inputs = (tokens.to(self.device),) if is_first else ()
-        if is_last:
-            self.engine.step(*inputs, target=targets.to(self.device), losses=losses)
-        else:
-            self.engine.step(*inputs)
-        sum_tied_gradients(self.mailbox, self.schedule, self.stages)
+        outputs = {"target": targets.to(self.device), "losses": losses} if is_last else {}
+        with sums_tied_gradients(self.mailbox, self.schedule, self.stages):
+            self.engine.step(*inputs, **outputs)
         return torch.stack(losses).sum().item() if is_last else None

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kvpipe.measure import time_s
 from kvpipe.pipeline.batching import Request
 from kvpipe.pipeline.decode import DecodeReport, Sampling, decode
 from kvpipe.pipeline.loss import next_tokens
@@ -83,6 +84,38 @@ def train(
         update.step()
         update.zero_grad()
     return Trained(memory, steps)
+
+
+def compare_engines(
+    group: dist.ProcessGroup,
+    folder: str | Path,
+    schedule: Schedule,
+    tokens: Tensor,
+    repeats: int = 5,
+    *,
+    sizes: Sequence[int] | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, list[float]]:
+    """Seconds of every training step, ours and torch's, in turns, on the same stages.
+
+    No optimizer step in between, so every step computes the same. A barrier before each one lets
+    the ranks start together; the step is over for all when the slowest rank is done.
+    """
+    from kvpipe.pipeline.engine import TorchEngine  # takes seconds to import
+
+    stages = load_stages(folder, schedule, group.rank(), sizes, device, dtype)
+    engines = {
+        "kvpipe": Trainer(group, schedule, stages),
+        "torch": TorchEngine(group, schedule, stages),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    targets = next_tokens(tokens)
+    for _ in range(repeats + 1):
+        for name, engine in engines.items():
+            dist.barrier(group)
+            seconds[name].append(time_s(lambda engine=engine: engine.step(tokens, targets)))
+    return {name: times[1:] for name, times in seconds.items()}
 
 
 def answer(

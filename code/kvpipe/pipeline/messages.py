@@ -54,6 +54,7 @@ class Mailbox:
         self.wire = self.device if "nccl" in dist.get_backend_config(group) else torch.device("cpu")
         self.sent: list[Transfer] = []  # ends when it starts: only the receiver knows its end
         self.arrived: dict[Op, float] = {}  # when a message was found to be here
+        self.exchanged_bytes = 0  # given away in `exchange`
         self._inbox: dict[Op, Posted] = {}
         self._outbox: deque[Posted] = deque()
 
@@ -93,7 +94,7 @@ class Mailbox:
             self._wait(self._outbox.popleft())
 
     def exchange(self, tensor: Tensor, other: int, what: str) -> Tensor:
-        """Give rank `other` a tensor and get its tensor of the same shape."""
+        """Give rank `other` a tensor and get its tensor of the same shape; `what` names it."""
         mine = tensor.detach().to(self._wire(tensor.dtype)).contiguous()
         theirs = torch.empty_like(mine)
         both = [
@@ -104,6 +105,7 @@ class Mailbox:
             works = dist.batch_isend_irecv(both)
         for work in works:
             self._wait(Posted(what, mine, work, other))
+        self.exchanged_bytes += mine.nbytes
         return theirs.to(tensor.device)
 
     def _wire(self, dtype: torch.dtype) -> torch.device:

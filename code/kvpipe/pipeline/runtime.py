@@ -21,7 +21,8 @@ from kvpipe.pipeline.loss import Loss, n_targets, summed_cross_entropy
 from kvpipe.pipeline.messages import Mailbox
 from kvpipe.pipeline.ops import Op, Schedule, output
 from kvpipe.pipeline.parts import cut
-from kvpipe.pipeline.stages import Stages, share_tied, tied_ends
+from kvpipe.pipeline.stages import Stages, share_tied
+from kvpipe.pipeline.tied import sums_tied_gradients
 from kvpipe.pipeline.timeline import Span, Transfer
 from kvpipe.pipeline.validation import validate
 
@@ -128,28 +129,31 @@ class _Step:
         self.peak_parts = self.peak_activation_bytes = 0
 
     def run(self) -> StepReport:
-        for instruction in self.trainer.instructions:
-            self.post(self.trainer.posted_ahead)
-            if isinstance(instruction, Send):
-                result = self.results.pop(instruction.op)
-                self.mailbox.send(instruction.op, result, instruction.target)
-            elif isinstance(instruction, Recv):
-                self.n_due += 1
-                self.post(0)
-            else:
-                self.compute(instruction)
-        self.mailbox.flush()
-        tied_bytes = sum_tied_gradients(self.mailbox, self.schedule, self.trainer.stages)
+        with sums_tied_gradients(self.mailbox, self.schedule, self.trainer.stages):
+            for instruction in self.trainer.instructions:
+                self.follow(instruction)
+            self.mailbox.flush()
         is_last = self.schedule.n_chunks - 1 in self.chunks
         return StepReport(
             self.loss.item() if is_last else None,
             tuple(self.spans),
             tuple(self.mailbox.sent),
             self.mailbox.arrived,
-            tied_bytes,
+            self.mailbox.exchanged_bytes,
             self.peak_parts,
             self.peak_activation_bytes,
         )
+
+    def follow(self, instruction: Op | Send | Recv) -> None:
+        self.post(self.trainer.posted_ahead)
+        if isinstance(instruction, Send):
+            result = self.results.pop(instruction.op)
+            self.mailbox.send(instruction.op, result, instruction.target)
+        elif isinstance(instruction, Recv):
+            self.n_due += 1
+            self.post(0)
+        else:
+            self.compute(instruction)
 
     def post(self, ahead: int) -> None:
         """Post every receive that is due, and more while fewer than `ahead` are on their way."""
@@ -206,18 +210,3 @@ class _Step:
         self.peak_parts = max(self.peak_parts, sum(chunk.n_held for chunk in chunks))
         held = sum(chunk.held_bytes for chunk in chunks)
         self.peak_activation_bytes = max(self.peak_activation_bytes, held)
-
-
-def sum_tied_gradients(mailbox: Mailbox, schedule: Schedule, stages: Stages) -> int:
-    """Give both copies of a tied embedding the sum of their gradients; return the bytes sent.
-
-    a + b and b + a have the same bits, so the copies stay equal.
-    """
-    first, last = schedule.placement[0], schedule.placement[-1]
-    embedding, head = tied_ends(stages)
-    own = embedding if head is None else head
-    if own is None or first == last:
-        return 0  # on one rank both ends share one matrix, and autograd has summed already
-    theirs = mailbox.exchange(own.grad, last if mailbox.rank == first else first, "tied gradient")
-    own.grad += theirs
-    return theirs.nbytes
