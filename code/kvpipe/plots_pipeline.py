@@ -51,7 +51,7 @@ def timelines(
         for (name, timeline), n in zip(panels.items(), n_ranks, strict=True):
             top += title
             _draw(ax, timeline, top, row_inches, SPACE * end, marked)
-            ax.annotate(name, (0, top), (0, 2), textcoords="offset points")
+            ax.annotate(name, (0, top), (0, 3), textcoords="offset points")
             if numbered:
                 _number(ax, timeline, top)
             ticks |= {top + rank + 0.5: str(rank) for rank in range(n)}
