@@ -27,7 +27,7 @@ from practice_bench import (
 from kvpipe_practice import problems, results, terminal
 from kvpipe_practice.hosts import make_host
 from kvpipe_practice.progress import Progress
-from kvpipe_practice.report import evidence, print_report
+from kvpipe_practice.report import case_failure, print_report
 from kvpipe_practice.runner import Process
 
 pytestmark = pytest.mark.timeout(60)
@@ -87,16 +87,23 @@ def test_large_inputs_come_with_a_way_to_have_them(host):
     problem = problems.find("rms-norm")
     source = problem.stub.replace('raise NotImplementedError("write rms_norm here")', "return x")
     report = run(problem, host, source, seed=11)
-    line = re.search(r"case_inputs\(.*\)", shown_case(report, "random-hidden"))[0]
-    assert line == 'case_inputs("rms-norm", "random-hidden", seed=11)'
+    lines = shown_case(report, "random-hidden").splitlines()
+    line = lines[
+        lines.index("  to have these inputs, in a Python shell and not in your answer:") + 1
+    ]
+    names = {}
+    exec(line, names)  # as it is copied: one line that starts at the margin
     inputs = case_inputs("rms-norm", "random-hidden", seed=11)
+    torch.testing.assert_close(names["inputs"]["x"], inputs["x"])
     torch.testing.assert_close(inputs["x"], result_of(report, "random-hidden").case.inputs["x"])
 
 
 def shown_case(report, name):
     out = io.StringIO()
     console = terminal.make_console(out, width=100)
-    console.print(evidence(report, result_of(report, name)))
+    result = result_of(report, name)
+    for part in case_failure(report, result, terminal.UNICODE_MARKS):
+        terminal.put(console, part)
     assert "expected" not in out.getvalue()
     return out.getvalue()
 
@@ -196,7 +203,17 @@ def test_watch_judges_every_save_and_obeys_keys(problem, tmp_path):
         os.write(main, b"n")
         wait_for("No other problem is unsolved")
         os.write(main, b"r")
-        wait_for("fresh stub")
+        wait_for("y/n")
+        os.write(main, b"n")
+        wait_for("q quit")
+        (tmp_path / "soft_rows.py").write_text("import time\ntime.sleep(0.9)\n" + SOLUTION)
+        wait_for("your file is loading")
+        (tmp_path / "soft_rows.py").write_text(SOLUTION)
+        wait_for("stopped", "accepted", "q quit")
+        os.write(main, b"r")
+        wait_for("y/n")
+        os.write(main, b"y")
+        wait_for("fresh stub", "undo: ")
         wait_for("as it should be")
         os.write(main, b"q")
         assert process.wait(timeout=10) == 0
@@ -204,4 +221,4 @@ def test_watch_judges_every_save_and_obeys_keys(problem, tmp_path):
         process.kill()
         process.wait()
         os.close(main)
-    assert Progress.load(tmp_path).get("soft-rows").state == "untouched"
+    assert Progress.load(tmp_path).get("soft-rows").state == "solved"

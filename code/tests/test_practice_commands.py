@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
 from practice_bench import REPOSITORY, SOLUTION, Borrowed, host, judge, problem, run
@@ -80,10 +81,11 @@ def test_the_way_of_a_learner(judge):
     judge.file.write_text("import torch\ndef soft_rows(x):\n    return torch.log_softmax(x, -1)\n")
     code, text = judge("test", "soft-rows")
     assert code == 1
-    assert "wrong answer  0 of 4 cases passed" in text
+    assert "wrong answer in first: 6 of 6 elements of your result are wrong" in text
+    assert "0 of 4 cases passed" in text
     assert "your result equals the logarithm of the right one" in text
     assert "3 more failed; --all-failures shows them" in text
-    assert judge("test", "soft-rows", "--all-failures")[1].count("elements of your result") == 4
+    assert judge("test", "soft-rows", "--all-failures")[1].count("elements of your result") == 5
 
     code, text = judge("hint", "soft-rows")
     assert code == 0 and "Hint 1 of 3: A question" in text and "Hint 2" not in text
@@ -104,12 +106,35 @@ def test_the_way_of_a_learner(judge):
     assert "Everything is solved" in judge()[1]
 
 
+def test_reset_asks_at_a_terminal_and_what_was_solved_stays_solved(judge, monkeypatch):
+    judge("start", "soft-rows")
+    judge.file.write_text(SOLUTION)
+    assert judge("test", "soft-rows")[0] == 0
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: "n")
+    assert judge("reset", "soft-rows")[0] == 1 and judge("reset", "--all")[0] == 1
+    assert judge.file.read_text() == SOLUTION
+    monkeypatch.setattr("builtins.input", lambda question: "y")
+    assert judge("reset", "soft-rows")[0] == 0
+    assert judge.file.read_text() != SOLUTION
+    assert Progress.load(judge.file.parent).get("soft-rows").state == "solved"
+
+
+def test_a_python_without_the_packages_is_told_which_to_use(tmp_path):
+    command = [sys.executable, "-I", "-S", str(REPOSITORY / "practice" / "judge.py"), "doctor"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=30)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "rich" in done.stderr and ("judge.py" in done.stderr or "make setup" in done.stderr)
+
+
 def test_starting_twice_keeps_the_work_and_reset_backs_it_up(judge):
     judge("start", "soft-rows")
     judge.file.write_text("# mine\n")
     assert "your work, untouched" in judge("start", "soft-rows")[1]
     assert judge.file.read_text() == "# mine\n"
-    assert "kept in" in judge("reset", "soft-rows")[1]
+    undo = judge("reset", "soft-rows")[1].partition("undo: ")[2].split()
+    assert undo[0] in ("cp", "copy") and Path(undo[1]).read_text() == "# mine\n"
+    assert undo[2] == str(judge.file)
     assert "NotImplementedError" in judge.file.read_text()
     judge.file.write_text("# mine again\n")
     assert judge("reset", "--all")[0] == 0
@@ -225,7 +250,8 @@ def test_the_thin_entry_runs_from_anywhere(tmp_path):
     command = [sys.executable, str(REPOSITORY / "practice" / "judge.py"), "--my", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=30)
     assert done.returncode == 0, done.stderr
-    assert "rms-norm" in done.stdout and "next: python " in done.stdout
+    assert "rms-norm" in done.stdout and "next: " in done.stdout
+    assert sys.executable in done.stdout or "next: python" in done.stdout
 
 
 def test_a_plain_terminal_gets_plain_text(judge, problem):

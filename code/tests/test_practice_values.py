@@ -151,6 +151,16 @@ def test_each_difference_has_its_kind():
     assert kind(float("nan"), 1.0) == "nan"
 
 
+def test_the_wrong_part_of_a_result_is_named_as_in_the_statement():
+    x = torch.ones(2)
+    found = compare((x, x * 2), (x, x), REL).named(("out", "cache"))
+    assert found.path == (1,)
+    assert found.message == "2 of 2 elements of cache are wrong"
+    found = compare({"x": 1, "z": [1, 2]}, {"y": 1, "z": [1, 2]}, None)
+    assert found.values == ("missing 'y', unexpected 'x'",)
+    assert compare({"z": [1, 2]}, {"z": [1, 3]}, None).path == ("z", 1)
+
+
 def test_integers_and_strings_are_exact():
     x = torch.tensor([2**60, 5])
     assert kind(x, x) is None
@@ -187,10 +197,12 @@ def test_a_failure_tells_how_many_where_and_how_far():
     x = torch.ones(2, 3)
     wrong = x.clone()
     wrong[1, 2] = 1.5
+    assert compare(wrong, x, REL).lines == ("largest error 0.5, far beyond rounding",)
+    wrong[1, 2] = 1.005
     found = compare(wrong, x, REL)
     assert found.message == "1 of 6 elements of your result are wrong"
-    assert "[1, 2]: expected 1, got 1.5" in found.values[0]
-    assert "0.5" in found.lines[0] and "1e-05" in found.lines[0]
+    assert "[1, 2]: expected 1, got 1.005" in found.values[0]
+    assert "0.005" in found.lines[0] and "1e-05" in found.lines[0]
     assert "a test" in found.lines[1]
 
 

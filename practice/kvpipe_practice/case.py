@@ -47,3 +47,7 @@ class Case:
     tolerance: Tolerance | None = None
     limit_s: float | None = None
     check: Callable[[Any], str] | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} (hidden)" if self.hidden else self.name

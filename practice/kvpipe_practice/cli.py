@@ -15,7 +15,7 @@ from . import commands
 from .hosts import HostError
 from .problems import PROBLEMS, ProblemError
 from .terminal import make_console
-from .work import Work, judge_path
+from .work import Work, judge_command
 
 Command = Callable[[commands.Context, argparse.Namespace], int]
 
@@ -25,9 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     console = make_console()
     work = Work(Path(options.my)) if options.my else Work()
-    context = commands.Context(
-        console, work, Path(options.problems or PROBLEMS), f"python {judge_path()}"
-    )
+    context = commands.Context(console, work, Path(options.problems or PROBLEMS), judge_command())
     try:
         return options.run(context, options)
     except (ProblemError, HostError, ValueError, OSError, zipfile.BadZipFile) as error:
@@ -67,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     solution.add_argument("--yes", action="store_true", help="do not ask")
     reset = add("reset", commands.reset, "a fresh stub; your work is kept as a backup", "?")
     reset.add_argument("--all", action="store_true", help="every problem")
+    reset.add_argument("--yes", action="store_true", help="do not ask")
     listing = add("list", commands.show_overview, "the table of problems")
     listing.add_argument("--json", action="store_true", help="for programs")
     export = add("export", commands.export, "your answers and record as one file")

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from rich.text import Text
 
 from . import overview, statement
 from .hosts import Host, make_host
-from .judging import judge
+from .judging import Listener, Submission, judge
+from .live import Live
 from .problems import Problem, ProblemError, find, load_all
 from .progress import N_HINTS, Progress
 from .report import print_report
@@ -23,6 +25,7 @@ from .terminal import marks, put, to_type
 from .work import Work, shorter
 
 YES = ("y", "yes")
+COPY = "copy" if sys.platform == "win32" else "cp"
 
 
 @dataclass
@@ -72,7 +75,8 @@ def start(context: Context, options: argparse.Namespace) -> int:
     if not record.started:
         record = replace(record, started=time.time())
     progress.put(problem.slug, record)
-    context.console.print(statement.markdown(problem.statement))
+    put(context.console, statement.markdown(problem.statement))
+    put(context.console, Text(f"taught in: {problem.section}", "quiet"))
     file = context.work.shown(problem)
     context.say("\nnew file: " if copied else "\nyour work, untouched: ", (file, "path"))
     context.say("then: ", (f"{context.command} test {problem.slug}", "command"))
@@ -86,13 +90,17 @@ def test(context: Context, options: argparse.Namespace) -> int:
     context.work.submission(problem, file)  # complain before anything slow starts
     host = make_host(problem.torch, options.host)
     try:
-        report = judge(
-            problem,
-            context.work.submission(problem, file),
-            host,
-            seed=options.seed,
-            only=options.case,
-        )
+        options.streamed = context.console.is_terminal and not options.json
+        submission = context.work.submission(problem, file)
+        with listening(context.console, problem, submission, options.streamed) as listener:
+            report = judge(
+                problem,
+                submission,
+                host,
+                seed=options.seed,
+                only=options.case,
+                listener=listener,
+            )
     finally:
         host.close()
     if file is None and options.case is None:
@@ -100,10 +108,19 @@ def test(context: Context, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(to_json(report), indent=2))
     else:
-        print_report(context.console, report, options.all_failures, context.command)
+        print_report(
+            context.console, report, options.all_failures, context.command, options.streamed
+        )
         if report.accepted and file is None:
             show_next(context)
     return 0 if report.accepted else 1
+
+
+def listening(
+    console: Console, problem: Problem, submission: Submission, streamed: bool
+) -> AbstractContextManager[Listener]:
+    """Who hears how a run goes on: the terminal, or nobody."""
+    return Live(console, problem.title, submission.file) if streamed else nullcontext(Listener())
 
 
 def show_next(context: Context) -> None:
@@ -128,8 +145,9 @@ def hint(context: Context, options: argparse.Namespace) -> int:
     known = progress.get(problem.slug)
     unlocked = N_HINTS if options.now else known.unlocked_hints(time.time())
     shown = min(known.hints + 1, unlocked)
+    context.say((f"taught in: {problem.section}", "quiet"))
     for number in range(1, shown + 1):
-        context.console.print(statement.hint(problem, number))
+        put(context.console, statement.hint(problem, number))
     if shown > known.hints:
         progress.put(problem.slug, replace(known, hints=shown))
     elif shown < N_HINTS:
@@ -150,7 +168,7 @@ def solution(context: Context, options: argparse.Namespace) -> int:
         return 1
     progress.put(problem.slug, replace(known, revealed=True))
     for part in statement.solution(problem):
-        context.console.print(part)
+        put(context.console, part)
     return 0
 
 
@@ -169,19 +187,31 @@ def may_reveal(context: Context, problem: Problem, hints: int, yes: bool) -> boo
 
 
 def reset(context: Context, options: argparse.Namespace) -> int:
-    """Put stubs back; the work is kept as dated backups, the record starts anew."""
+    """Put stubs back; the work is kept as dated backups, and what was solved stays solved."""
     if options.all == bool(options.slug):
         raise ProblemError("say which problem to reset, or --all")
     problems = context.problems() if options.all else [context.problem(options.slug)]
-    progress = context.progress()
+    if options.all:
+        problems = [problem for problem in problems if context.work.path(problem).exists()]
+    names = f"{len(problems)} answers" if options.all else problems[0].slug
+    if not options.yes and not agreed(f"Put fresh stubs in place of {names}?"):
+        return 1
     for problem in problems:
-        if options.all and not context.work.path(problem).exists():
-            continue
         backup = context.work.reset(problem)
-        kept = f", your work is kept in {shorter(backup)}" if backup else ""
-        context.say((problem.slug, "title"), f": fresh stub{kept}")
-    progress.forget([problem.slug for problem in problems])
+        context.say(
+            (problem.slug, "title"), ": fresh stub" + (", your work is kept" * bool(backup))
+        )
+        if backup:
+            undo = f"{COPY} {shorter(backup)} {context.work.shown(problem)}"
+            context.say("  undo: ", (undo, "command"))
     return 0
+
+
+def agreed(question: str) -> bool:
+    """Ask at a terminal; elsewhere nobody is there to ask, and a backup is kept anyway."""
+    if not sys.stdin.isatty():
+        return True
+    return input(f"{question} Your work is kept as a backup. [y/N] ").strip().lower() in YES
 
 
 def export(context: Context, options: argparse.Namespace) -> int:

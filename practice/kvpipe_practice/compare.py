@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .case import Case, Tolerance
 
 MAX_SHOWN = 400
+MAX_KEYS = 12
+NEAR_MISS = 1000
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,22 @@ class Finding:
     message: str
     lines: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
+    path: tuple = ()
+
+    def inside(self, key: Any) -> Finding:
+        """The same, found in the part of a result that `key` leads to."""
+        return replace(self, path=(key, *self.path))
+
+    def named(self, names: Sequence[str]) -> Finding:
+        """With the statement's names in place of `result[0]`, `result[1]`, ..."""
+        if not self.path or type(self.path[0]) is not int or self.path[0] >= len(names):
+            return self
+        old, new = f"result[{self.path[0]}]", names[self.path[0]]
+        return replace(
+            self,
+            message=self.message.replace(old, new),
+            values=tuple(line.replace(old, new) for line in self.values),
+        )
 
 
 def kind_name(value: Any) -> str:
@@ -121,22 +140,32 @@ def compare_numbers(got: Any, expected: Any, tolerance: Tolerance | None, where:
     if error <= allowed:
         return None
     found = wrong_value(got, expected, where)
-    lines = (f"error {error:.3g}, allowed {allowed:.3g} ({tolerance.why})",)
-    return Finding("value", found.message, lines, found.values)
+    lines = distance(error, allowed, tolerance)
+    return Finding("value", found.message, tuple(lines), found.values)
+
+
+def distance(error: float, allowed: float, tolerance: Tolerance) -> list[str]:
+    """How far off; how much would be right, and why, only where that may be the question."""
+    if not error <= NEAR_MISS * allowed:
+        return [f"largest error {error:.3g}, far beyond rounding"]
+    size = f"{tolerance.rel:g} of the data's size"
+    return [
+        f"largest error {error:.3g}, allowed there {allowed:.3g} ({size})",
+        f"why this tolerance: {tolerance.why}",
+    ]
 
 
 def compare_dicts(got: Any, expected: dict, tolerance: Tolerance | None, where: str):
     if type(got) is not dict:
         return wrong_type(got, expected, where)
     if got.keys() != expected.keys():
-        return Finding(
-            "value",
-            f"{subject(where)} has the wrong keys",
-            values=both(sorted(map(shown, got)), sorted(map(shown, expected))),
-        )
+        missing = [f"missing {shown(key)}" for key in expected if key not in got]
+        extra = [f"unexpected {shown(key)}" for key in got if key not in expected]
+        text = f"{subject(where)} has the wrong keys"
+        return Finding("value", text, values=(", ".join((*missing, *extra)[:MAX_KEYS]),))
     for key, value in expected.items():
         if found := compare(got[key], value, tolerance, f"{where or 'result'}[{shown(key)}]"):
-            return found
+            return found.inside(key)
     return None
 
 
@@ -149,7 +178,7 @@ def compare_sequences(got: Any, expected: list | tuple, tolerance: Tolerance | N
         return Finding("shape", n, values=both(got, expected))
     for i, (one, other) in enumerate(zip(got, expected, strict=True)):
         if found := compare(one, other, tolerance, f"{where or 'result'}[{i}]"):
-            return found
+            return found.inside(i)
     return None
 
 
@@ -220,11 +249,7 @@ def differing_elements(got: Any, expected: Any, exact: bool, tolerance: Any, nam
     )
     if allowed is not None:
         worst = numpy.unravel_index(numpy.argmax(numpy.where(wrong, error, -1)), error.shape)
-        lines.append(
-            f"largest error {error[worst]:.3g}, allowed there {allowed[worst]:.3g} "
-            f"({tolerance.rel:g} of the data's size)"
-        )
-        lines.append(f"why this tolerance: {tolerance.why}")
+        lines += distance(float(error[worst]), float(allowed[worst]), tolerance)
     message = f"{int(wrong.sum()):,} of {wrong.size:,} elements of {name} are wrong"
     return Finding("value", message, tuple(lines), (value,))
 

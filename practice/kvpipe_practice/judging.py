@@ -151,7 +151,7 @@ class Run:
         found = examine(got, case, tolerance)
         if found:
             said = recognise(self.problem, case, got, found.kind)
-            return Failure.of(found, case.hidden, said)
+            return Failure.of(found.named(self.problem.result_names), case.hidden, said)
         if mutated:
             said = recognise(self.problem, case, got, "mutated")
             lines = ("work on a copy, and avoid methods whose name ends in _",)

@@ -14,6 +14,8 @@ from .terminal import to_type
 
 WIDE_COLUMNS = 80
 BAR_COLUMNS = 40
+STATE_COLUMNS = 34
+SECTION_COLUMNS = 110
 STATE_MARKS = {"solved": "pass", "tried": "tried", "untouched": "untouched"}
 STATE_STYLES = {"solved": "pass", "tried": "insight", "untouched": "quiet"}
 
@@ -28,9 +30,10 @@ def next_problem(problems: list[Problem], progress: Progress) -> Problem | None:
 def overview(
     problems: list[Problem], progress: Progress, signs: dict[str, str], width: int, command: str
 ) -> Iterator[RenderableType]:
+    widths = [max((len(text(p)) for p in problems), default=0) for text in (slug_of, title_of)]
     for chapter in sorted({problem.chapter for problem in problems}):
         yield Text(f"Chapter {chapter}", "title")
-        yield table([p for p in problems if p.chapter == chapter], progress, signs, width)
+        yield table([p for p in problems if p.chapter == chapter], progress, signs, width, widths)
         yield Text()
     states = [progress.get(p.slug).state for p in problems]
     n_solved = states.count("solved")
@@ -46,14 +49,31 @@ def bar(n_done: int, n_all: int, width: int, signs: dict[str, str]) -> Text:
     return Text.assemble((signs["full"] * full, "pass"), (signs["empty"] * (width - full), "quiet"))
 
 
-def table(problems: list[Problem], progress: Progress, signs: dict[str, str], width: int) -> Table:
-    """One line per problem; narrow terminals keep the sign, the slug and the minutes."""
+def slug_of(problem: Problem) -> str:
+    return problem.slug
+
+
+def title_of(problem: Problem) -> str:
+    return problem.title
+
+
+def table(
+    problems: list[Problem],
+    progress: Progress,
+    signs: dict[str, str],
+    width: int,
+    widths: list[int],
+) -> Table:
+    """One line per problem; narrow terminals keep the sign, the slug and the minutes.
+
+    Slugs are never broken, so that they can be copied; `widths` keeps the chapters in line.
+    """
     wide = width >= WIDE_COLUMNS
     result = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     result.add_column(no_wrap=True)
-    result.add_column(overflow="fold")
+    result.add_column(no_wrap=True, min_width=widths[0])
     if wide:
-        result.add_column()
+        result.add_column(min_width=min(widths[1], width - widths[0] - STATE_COLUMNS))
         result.add_column(style="quiet", no_wrap=True)
     result.add_column(justify="right", style="quiet", no_wrap=True)
     for problem in problems:
@@ -64,6 +84,8 @@ def table(problems: list[Problem], progress: Progress, signs: dict[str, str], wi
         row = [mark, Text(problem.slug, STATE_STYLES[state]), *extra, minutes]
         if wide:
             row.append(Text(state, STATE_STYLES[state]))
+        if width >= SECTION_COLUMNS:
+            row.append(Text(problem.section.partition(", ")[2], "quiet"))
         result.add_row(*row)
     return result
 
@@ -74,10 +96,11 @@ def next_step(
     """The exact command to go on with, or a clear end."""
     if problem is None:
         yield Text("Everything is solved. There is nothing left to do here.", "pass")
-        yield to_type("start over: ", (f"{command} reset --all", "command"))
+        yield to_type("practise once more: ", (f"{command} reset --all", "command"))
         return
     begun = progress.get(problem.slug).started > 0
     verb, word = ("test", "next") if begun else ("start", "next")
+    yield Text(f"taught in: {problem.section}", "quiet")
     yield to_type(f"{word}: ", (f"{command} {verb} {problem.slug}", "command"))
     yield to_type("every save judged: ", (f"{command} watch {problem.slug}", "command"))
 

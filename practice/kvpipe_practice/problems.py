@@ -101,6 +101,11 @@ class Problem:
     def required(self) -> tuple[str, ...]:
         return tuple(getattr(self.module, "REQUIRED", ()))
 
+    @property
+    def result_names(self) -> tuple[str, ...]:
+        """What the statement calls the parts of a result, if it has several."""
+        return tuple(getattr(self.module, "RESULT", ()))
+
     def cases(self, seed: int) -> list[Case]:
         """Every case, in order; the random ones are drawn from the seed."""
         cases = list(self.module.cases(seed))

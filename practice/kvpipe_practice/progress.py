@@ -36,7 +36,7 @@ class Record:
     def state(self) -> str:
         if self.solved:
             return "solved"
-        return "tried" if self.attempts or self.started else "untouched"
+        return "tried" if self.attempts else "untouched"
 
     def unlocked_hints(self, now: float) -> int:
         """One hint per failed attempt and per minute since the start."""
@@ -103,11 +103,6 @@ class Progress:
             self.records = {**self.records, **on_disk}
         self.records[slug] = record
         self.current = slug
-        self.save()
-
-    def forget(self, slugs: list[str]) -> None:
-        for slug in slugs:
-            self.records.pop(slug, None)
         self.save()
 
     def dump(self) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -11,11 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from .case import Case
+from .compare import is_array
 from .results import CaseResult, Failure, Report, cut
 from .terminal import marks, put, to_type
-from .values import describe, is_small
+from .values import describe, in_short, is_small
 
 NARROW_COLUMNS = 70
+MAX_INPUT_LINES = 24
 
 
 @dataclass(frozen=True)
@@ -28,26 +31,39 @@ class Style:
     more: str
 
 
-def print_report(console: Console, report: Report, all_failures: bool, command: str) -> None:
-    """The whole report in a terminal; by default only the first failure in detail."""
+def print_report(
+    console: Console, report: Report, all_failures: bool, command: str, streamed: bool = False
+) -> None:
+    """The whole report in a terminal; by default only the first failure in detail.
+
+    With `streamed` the title and the lines of the cases are on the screen already.
+    """
     style = Style(
         marks(console),
         console.width,
         lambda verb, slug: f"{command} {verb} {slug}",
         "--all-failures",
     )
-    for part in render(report, style, all_failures):
+    for part in render(report, style, all_failures, streamed):
         put(console, part)
 
 
-def render(report: Report, style: Style, all_failures: bool) -> Iterator[RenderableType]:
+def title_line(title: str, file: str) -> Text:
+    return Text.assemble((title, "title"), "  ", (file, "path"))
+
+
+def render(
+    report: Report, style: Style, all_failures: bool, streamed: bool = False
+) -> Iterator[RenderableType]:
     """Every part of a report, in reading order."""
     signs = style.signs
-    yield Text.assemble((report.title, "title"), "  ", (report.file, "path"))
+    if not streamed:
+        yield title_line(report.title, report.file)
     if report.failure:
         yield from file_failure(report, signs)
     elif report.results:
-        yield case_table(report, signs, style.width)
+        if not streamed:
+            yield case_table(report.results, signs, style.width)
         failed = report.failed
         for result in failed if all_failures else failed[:1]:
             yield from case_failure(report, result, signs)
@@ -59,20 +75,22 @@ def render(report: Report, style: Style, all_failures: bool) -> Iterator[Rendera
     yield from next_steps(report, style.command)
 
 
-def case_table(report: Report, signs: dict[str, str], width: int) -> Table:
-    """One line per case: sign, name, what it tests, time."""
+def case_table(
+    results: Sequence[CaseResult], signs: dict[str, str], width: int, names: int = 0
+) -> Table:
+    """One line per case: sign, name (`names` wide at least), time, what it tests."""
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=width >= NARROW_COLUMNS, overflow="fold")
+    table.add_column(no_wrap=True, min_width=max(len(signs[s]) for s in ("pass", "fail", "skip")))
+    wide_names = names if width >= NARROW_COLUMNS else None
+    table.add_column(no_wrap=width >= NARROW_COLUMNS, overflow="fold", min_width=wide_names)
     if width >= NARROW_COLUMNS:
+        table.add_column(justify="right", no_wrap=True, min_width=9)
         table.add_column()
-        table.add_column(justify="right", no_wrap=True)
-    for result in report.results:
-        name = result.case.name + (" (hidden)" if result.case.hidden else "")
-        row = [Text(signs[result.status], result.status), Text(name)]
+    for result in results:
+        row = [Text(signs[result.status], result.status), Text(result.case.label)]
         if width >= NARROW_COLUMNS:
-            seconds = f"{result.seconds * 1e3:,.0f} ms" if result.status != "skip" else "skipped"
-            row += [Text(result.case.tests, "quiet"), Text(seconds, "quiet")]
+            seconds = f"{result.seconds * 1e3:,.0f} ms" if result.status != "skip" else "not run"
+            row += [Text(seconds, "quiet"), Text(result.case.tests, "quiet")]
         table.add_row(*row)
     return table
 
@@ -86,7 +104,10 @@ def case_failure(
     yield Text()
     yield Text.assemble((f"{signs['fail']} {result.case.name}", "fail"), f": {result.case.tests}")
     yield from explain(failure, report, signs)
-    yield Padding(evidence(report, result), (0, 0, 0, 2))
+    yield Padding(evidence(result), (0, 0, 0, 2))
+    if not all(is_small(value) for value in (*result.case.inputs.values(), result.case.expected)):
+        yield Text("  to have these inputs, in a Python shell and not in your answer:", "quiet")
+        yield to_type((recreate(report, result.case), "command"))
     yield from printed(result.printed, "printed")
 
 
@@ -139,26 +160,39 @@ def library(file: str) -> str:
     return file
 
 
-def evidence(report: Report, result: CaseResult) -> RenderableType:
-    """The inputs; expected and got unless the case is hidden; how to have them at hand."""
+def evidence(result: CaseResult) -> RenderableType:
+    """The inputs; expected and got unless the case is hidden; of several parts the wrong one."""
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(style="quiet", no_wrap=True)
     table.add_column(overflow="fold")
     case = result.case
-    for name, value in case.inputs.items():
-        table.add_row(name, Text(describe(value)))
+    described = {name: describe(value) for name, value in case.inputs.items()}
+    too_long = sum(text.count("\n") + 1 for text in described.values()) > MAX_INPUT_LINES
+    for name, text in described.items():
+        short = too_long and is_array(case.inputs[name])
+        table.add_row(name, Text(in_short(case.inputs[name]) if short else text))
     if result.failure and result.failure.kind in ("value", "nan", "shape", "dtype", "type"):
+        whole = is_small(case.expected) and is_small(result.got) and not holds_arrays(case.expected)
+        path = () if whole else result.failure.path
         if not case.hidden and case.check is None:
-            table.add_row("expected", Text(describe(case.expected)))
-        table.add_row("got", Text(describe(result.got)))
-    if not all(is_small(value) for value in (*case.inputs.values(), case.expected)):
-        table.add_row("to have it", Text(recreate(report, case), "command"))
+            table.add_row("expected", Text(describe(part(case.expected, path))))
+        table.add_row("got", Text(describe(part(result.got, path))))
     return table
+
+
+def holds_arrays(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(map(is_array, value))
+
+
+def part(value: Any, path: tuple) -> Any:
+    for key in path:
+        value = value[key]
+    return value
 
 
 def recreate(report: Report, case: Case) -> str:
     call = f'case_inputs("{report.slug}", "{case.name}", seed={report.seed})'
-    return f"from kvpipe_practice import case_inputs\ninputs = {call}"
+    return f"from kvpipe_practice import case_inputs; inputs = {call}"
 
 
 def printed(text: str, title: str) -> Iterator[RenderableType]:
@@ -174,7 +208,19 @@ def verdict_line(report: Report, signs: dict[str, str]) -> RenderableType:
     sign = signs["pass"] if report.accepted else signs["fail"]
     counts = f"{report.n_passed} of {report.n_cases} cases passed" if report.n_cases else ""
     rest = ", ".join(part for part in (counts, f"{report.seconds:.2f} s") if part)
-    return Text.assemble("\n", (f"{sign} {report.verdict}", style), (f"  {rest}", "quiet"))
+    return Text.assemble(
+        "\n", (f"{sign} {report.verdict}{key_sentence(report)}", style), (f"  {rest}", "quiet")
+    )
+
+
+def key_sentence(report: Report) -> str:
+    """What is wrong, once more, where a reader's eye ends."""
+    found = report.first_failure
+    if found is None or found.kind in ("not_started", "skipped") or report.verdict in found.message:
+        return ""
+    case = next((f" in {r.case.name}" for r in report.results if r.failure is found), "")
+    first = found.message.partition("\n")[0]
+    return f"{case}: {first}"
 
 
 def next_steps(report: Report, command: Callable[[str, str], str]) -> Iterator[RenderableType]:

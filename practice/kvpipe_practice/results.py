@@ -21,12 +21,15 @@ class Failure:
     lines: tuple[str, ...] = ()
     misconception: str = ""
     frames: tuple[tuple[str, int, str], ...] = ()
+    path: tuple = ()
 
     @classmethod
     def of(cls, found: Finding, hidden: bool, misconception: str = "") -> Failure:
         """A difference as a failure; a hidden case keeps the expected values to itself."""
         values = () if hidden else found.values
-        return cls(found.kind, found.message, (*values, *found.lines), misconception)
+        return cls(
+            found.kind, found.message, (*values, *found.lines), misconception, path=found.path
+        )
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,18 @@ def to_type(*parts: str | tuple[str, str]) -> CommandLine:
 
 
 def put(console: Console, part: RenderableType) -> None:
-    """Print one part; a command is never broken over lines, so that it can be copied."""
-    console.print(part, soft_wrap=isinstance(part, CommandLine))
+    """Print one part; a command is never broken over lines, so that it can be copied.
+
+    What is piped or kept in a file has no spaces at the ends of its lines.
+    """
+    wrap = isinstance(part, CommandLine)
+    if console.is_terminal or console.record:
+        console.print(part, soft_wrap=wrap)
+        return
+    with console.capture() as kept:
+        console.print(part, soft_wrap=wrap)
+    lines = kept.get().split("\n")
+    console.file.write("\n".join(line.rstrip(" ") for line in lines))
 
 
 def shows_unicode(stream: IO[str]) -> bool:

@@ -57,13 +57,21 @@ def describe(value: Any) -> str:
 
 
 def describe_array(array: Any) -> str:
-    dtype = str(array.dtype).removeprefix("torch.")
-    shape = f"{dtype} {tuple(array.shape)}"
-    strided = "" if is_contiguous(array) else ", not contiguous in memory"
     if is_small(array):
         gap = "   " if len(array.shape) < 2 else NEWLINE
-        return f"{array!r}{gap}{shape}{strided}"
-    return f"{kind_name(array)} {shape}{strided}"
+        return f"{array!r}{gap}{form(array)}"
+    return in_short(array)
+
+
+def in_short(array: Any) -> str:
+    return f"{kind_name(array)} {form(array)}"
+
+
+def form(array: Any) -> str:
+    """Dtype and shape, and whether memory is in another order."""
+    dtype = str(array.dtype).removeprefix("torch.")
+    strided = "" if is_contiguous(array) else ", not contiguous in memory"
+    return f"{dtype} {tuple(array.shape)}{strided}"
 
 
 def is_contiguous(array: Any) -> bool:

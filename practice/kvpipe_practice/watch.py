@@ -13,17 +13,19 @@ from rich.rule import Rule
 from rich.text import Text
 from watchfiles import watch as watch_files
 
-from . import commands, keys, overview
+from . import commands, keys, overview, statement
 from .hosts import Host, make_host
 from .judging import judge
 from .problems import Problem, ProblemError
 from .report import print_report
+from .runner import Stopped
 
 if TYPE_CHECKING:
     from .commands import Context
 
 SETTLE_MS = 30
 ECHO_S = 1.0
+PATIENCE_S = 1.0
 KEYS = "Enter test   n next   h hint   l list   r reset   q quit"
 
 
@@ -88,6 +90,17 @@ class Session:
             if event == "save" or event == "q" or at >= self.judged_at:
                 return event
 
+    def interrupted(self) -> bool:
+        """Did a new save or `q` arrive during a run, or, where it takes long, any key?"""
+        with self.events.mutex:
+            waiting = list(self.events.queue)
+        for event, at in waiting:
+            if event == "q" or (event == "save" and not self.unchanged()):
+                return True
+            if event != "save" and at > self.began_at + PATIENCE_S:
+                return True
+        return False
+
     def unchanged(self) -> bool:
         """Is the file what was judged last?"""
         try:
@@ -99,7 +112,8 @@ class Session:
         self.problem = problem
         if self.context.work.start(problem):
             file = self.context.work.shown(problem)
-            self.context.say("new file: ", (file, "path"))
+            commands.put(self.context.console, statement.markdown(problem.statement))
+            self.context.say("\nnew file: ", (file, "path"))
         self.judge()
         # the first save should not have to wait for the imports of the cases
         threading.Thread(target=lambda: (self.host(problem), problem.module), daemon=True).start()
@@ -114,9 +128,13 @@ class Session:
         elif event == "l":
             commands.show_overview(context, Namespace())
         elif event == "r":
-            commands.reset(context, Namespace(slug=slug, all=False))
+            context.say(f"Put the stub of {slug} back? Your answer is kept as a backup. y/n")
+            if self.events.get()[0] == "y":
+                commands.reset(context, Namespace(slug=slug, all=False, yes=True))
         elif event == "n":
             self.go_on()
+        if event in ("h", "l", "r"):
+            self.key_bar()
 
     def go_on(self) -> None:
         """The first unsolved problem after this one, else the first unsolved of all."""
@@ -136,16 +154,32 @@ class Session:
         try:
             submission = context.work.submission(self.problem)
             self.judged_source = submission.source
-            report = judge(self.problem, submission, self.host(self.problem))
+            self.began_at = time.monotonic()
+            streamed = console.is_terminal
+            with commands.listening(console, self.problem, submission, streamed) as listener:
+                report = judge(
+                    self.problem,
+                    submission,
+                    self.host(self.problem),
+                    listener=listener,
+                    stop=self.interrupted,
+                )
+        except Stopped:
+            self.judged_at = self.began_at + PATIENCE_S  # the key or save that stopped it counts
+            context.say(("stopped", "insight"))
+            return  # what stopped it is next
         except (ProblemError, OSError) as error:
             context.say((str(error), "fail"))
         else:
             commands.record(context, report)
-            print_report(console, report, False, context.command)
+            print_report(console, report, False, context.command, streamed)
             if report.accepted and self.has_keys:
                 context.say(("n", "command"), " goes on to the next problem")
         self.judged_at = time.monotonic()
-        context.say((KEYS if self.has_keys else "waiting for a save; Ctrl-C ends", "quiet"))
+        self.key_bar()
+
+    def key_bar(self) -> None:
+        self.context.say((KEYS if self.has_keys else "waiting for a save; Ctrl-C ends", "quiet"))
 
     def close(self) -> None:
         self.stop.set()

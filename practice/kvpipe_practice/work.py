@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import sys
 import time
 import zipfile
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Work:
         try:
             return Submission(path.read_text(encoding="utf-8-sig"), shorter(path))
         except FileNotFoundError:
-            how = f"python {judge_path()} start {problem.slug}"
+            how = f"{judge_command()} start {problem.slug}"
             raise ProblemError(f"{shorter(path)} does not exist; run: {how}") from None
         except UnicodeDecodeError as error:
             raise ProblemError(f"{shorter(path)} is not UTF-8 text: {error}") from None
@@ -127,5 +128,16 @@ def shorter(path: Path) -> str:
     return min(relative, str(path), key=len)
 
 
-def judge_path() -> str:
-    return shorter(PRACTICE / "judge.py")
+def judge_command() -> str:
+    """How the judge is called from here, with the Python in use."""
+    return f"{python()} {shorter(PRACTICE / 'judge.py')}"
+
+
+def python() -> str:
+    """The interpreter in use as one types it: by its name if the search path leads there."""
+    mine = os.path.abspath(sys.executable)
+    for name in ("python", "python3"):
+        found = shutil.which(name)
+        if found and os.path.abspath(found) == mine:
+            return name
+    return shorter(Path(mine))

@@ -6,6 +6,7 @@ import torch
 
 from kvpipe_practice.case import Case, Tolerance
 
+RESULT = ("out", "k_cache", "v_cache", "cache_positions")
 TOLERANCE = Tolerance(
     2e-5,
     why="float32 keeps 7 digits; a score of size 10 in the exponent costs one, the sums another",

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from kvpipe_practice.case import Case, Tolerance
 
+RESULT = ("loss", "gradient")
 TOLERANCE = Tolerance(
     2e-5,
     why="float32 keeps 7 digits; sums over up to 200 tokens in another order lose about one",

@@ -4,6 +4,7 @@ import torch
 
 from kvpipe_practice.case import Case, Tolerance
 
+RESULT = ("sent", "of_first", "of_last", "tied")
 TOLERANCE = Tolerance(
     2e-5,
     why="float32 keeps 7 digits; three matrix products and sums over tokens lose about one",
