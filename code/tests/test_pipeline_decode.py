@@ -4,6 +4,7 @@ The oracle is `kvpipe.generate` on the whole model, batch by batch. Shapes are t
 step, so the tokens are, too: equality is exact.
 """
 
+import re
 import shlex
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from kvpipe.checkpoints import fetch, load_stage
 from kvpipe.config import Config
 from kvpipe.generate import generate, left_pad
 from kvpipe.pipeline import round_robin
+from kvpipe.pipeline.__main__ import main
 from kvpipe.pipeline.batching import Batch, Request, Slots, check_batches
 from kvpipe.pipeline.decode import Sampling
 from kvpipe.pipeline.jobs import answer
@@ -310,3 +312,18 @@ def test_the_torchrun_command_works_on_one_machine(arguments, told):
     assert done.returncode == 0, done.stderr[-3000:]
     for text in [*told, "rank 0: ", "rank 1: "]:
         assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("decode --prompt Hello.", "RANK, .* start this with torchrun"),
+        ("decode", "--prompt"),
+        ("train --schedule round-robin", "invalid choice: 'round-robin'"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_in_a_line(monkeypatch, capsys, arguments, told):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit) as end:
+        main(shlex.split(arguments))
+    assert re.search(told, f"{end.value}{capsys.readouterr().err}")

@@ -44,6 +44,7 @@ from kvpipe.pipeline import (
     zb_h1,
     zbv,
 )
+from kvpipe.pipeline.jobs import compare_engines
 from kvpipe.pipeline.loss import IGNORED, next_tokens
 from kvpipe.pipeline.measured import measured_cost, measured_timeline
 from kvpipe.pipeline.runtime import Trainer
@@ -360,6 +361,25 @@ def test_a_rank_that_fails_inside_a_step_is_named_within_seconds(folders, how, t
 def test_a_schedule_without_backward_is_refused():
     with pytest.raises(ValueError, match="round-robin has no backward"):
         Trainer(None, round_robin(2, 2), {})
+
+
+def test_what_torchs_engine_cannot_do_is_refused():
+    from kvpipe.pipeline.engine import TorchEngine
+
+    with pytest.raises(ValueError, match=r"torch\.distributed\.pipelining has no seq1f1b"):
+        TorchEngine(None, seq1f1b(2, 2), {})
+    engine = object.__new__(TorchEngine)  # without a process group
+    engine.schedule = gpipe(2, 3)
+    with pytest.raises(ValueError, match="7 rows are not a multiple of 3 micro-batches"):
+        engine.step(TOKENS, TARGETS)
+
+
+def test_both_engines_are_timed_in_turns(folders):
+    schedule, tokens = one_f_one_b(2, 3), batch(6, 8)
+    ranks = comm.launch(compare_engines, 2, folders["tied"], schedule, tokens, 2, **LAUNCH)
+    for seconds in ranks:
+        assert {name: len(times) for name, times in seconds.items()} == {"kvpipe": 2, "torch": 2}
+        assert min(min(times) for times in seconds.values()) > 0
 
 
 def test_no_micro_batch_at_all_is_refused():

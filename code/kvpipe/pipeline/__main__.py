@@ -40,16 +40,20 @@ TRAINING = [name for name in BUILDERS if name != "round-robin"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one rank."""
+    """Run one rank. A user's mistake ends it with one line, not with a traceback."""
     options = _parser().parse_args(arguments)
-    group = comm.join(options.backend, options.timeout)
-    torch.set_num_threads(options.threads)
-    options.device = f"cuda:{torch.cuda.current_device()}" if options.backend == "nccl" else "cpu"
-    options.dtype = getattr(torch, options.dtype)
     try:
+        group = comm.join(options.backend, options.timeout)
+        torch.set_num_threads(options.threads)
+        is_gpu = options.backend == "nccl"
+        options.device = f"cuda:{torch.cuda.current_device()}" if is_gpu else "cpu"
+        options.dtype = getattr(torch, options.dtype)
         options.run(group, options)
+    except (ValueError, OSError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def train(group: dist.ProcessGroup, options: argparse.Namespace) -> None:
