@@ -395,7 +395,7 @@ def test_shown_sources_fit_beside_both_sidebars_of_a_small_laptop(visit, site):
         page = visit(path, viewport={"width": 1280, "height": 800})
         assert page.locator(".bd-sidebar-secondary").is_visible()
         cut = page.evaluate(
-            """() => [...document.querySelectorAll("div.cell_output div.highlight pre")]
+            """() => [...document.querySelectorAll("div.highlight-python pre")]
                 .filter(listing => listing.scrollWidth > listing.clientWidth)
                 .map(listing => listing.innerText.slice(0, 60))"""
         )
