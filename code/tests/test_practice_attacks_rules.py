@@ -129,3 +129,19 @@ def test_a_required_call_that_is_never_reached_is_missing(demanding, host):
     report = run(demanding, host, source, static=True)
     assert not report.accepted and report.n_passed == 4
     assert report.verdict == "missing call: torch.logsumexp was never made"
+
+
+def test_torch_in_a_plain_problem_and_calls_are_named_as_written(problem):
+    from dataclasses import replace
+
+    from kvpipe_practice.rules import check_source
+
+    plain = replace(problem, torch=False)
+    failure = check_source("import torch\n", plain)
+    assert failure.message == "forbidden import: torch (line 1)"
+    assert "plain Python" in failure.lines[0]
+    source = "import torch.nn.functional as F\ndef soft_rows(x):\n    return F.softmax(x, -1)\n"
+    failure = check_source(source, problem)
+    assert failure.message == "forbidden call: torch.nn.functional.softmax (line 3)"
+    failure = check_source("import torch\ny = torch.softmax\n", problem)
+    assert failure.message == "forbidden call: torch.softmax (line 2)"

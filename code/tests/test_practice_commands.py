@@ -98,7 +98,8 @@ def test_the_way_of_a_learner(judge):
 
     judge.file.write_text(SOLUTION)
     code, text = judge("test", "soft-rows", "--case", "first")
-    assert code == 1 and "not judged in full: 1 of 4 cases ran" in text
+    assert code == 1 and "first passed; to be accepted all cases must run" in text
+    assert "stuck?" not in text
     assert "solved" not in judge()[1].split("1 solved")[0].partition("soft-rows")[2][:40]
     code, text = judge("test", "soft-rows")
     assert code == 0 and "accepted  4 of 4 cases passed" in text
@@ -125,6 +126,14 @@ def test_a_python_without_the_packages_is_told_which_to_use(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=30)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
     assert "rich" in done.stderr and ("judge.py" in done.stderr or "make setup" in done.stderr)
+
+
+def test_prints_of_an_accepted_answer_are_shown(judge):
+    judge("start", "soft-rows")
+    judge.file.write_text(SOLUTION.replace("    e =", "    print('seen', len(x))\n    e ="))
+    code, text = judge("test", "soft-rows")
+    assert code == 0 and "printed in case first" in text and "seen 2" in text
+    assert "3 more cases printed" in text
 
 
 def test_starting_twice_keeps_the_work_and_reset_backs_it_up(judge):

@@ -232,3 +232,43 @@ def test_large_integers_are_told_apart_in_full():
 def test_an_unimplemented_operation_is_not_an_unwritten_answer(problem, host):
     report = run(problem, host, answer("return torch.zeros(3, 4, device='meta').tolist()"))
     assert result_of(report, "second").failure.kind == "exception"
+
+
+def test_a_changed_input_is_named_with_what_became_of_it(problem, host):
+    report = run(problem, host, answer("out = honest(x)\nx[0, 0] = 7.0\nreturn out"))
+    failure = result_of(report, "second").failure
+    assert failure.kind == "mutated" and failure.lines[0] == "x is not as it came"
+    assert "before" in failure.lines[1] and "7.0000" in failure.lines[2]
+    assert "/=" in failure.lines[3]
+    forged = """
+    import os, sys, json, struct
+    call = sys._getframe(1)
+    token = call.f_back.f_locals["header"]["token"]
+    changed = [[9, 3], [True, []], ["x"], 4, [0, ["none"]]] * 10**4
+    text = json.dumps(dict(op="returned", token=token, mutated=True, changed=changed,
+                           value=["none"])).encode()
+    os.write(call.f_locals["self"].result_fd, struct.pack("<4sIQ", b"KVP1", len(text), 0) + text)
+    os._exit(0)
+    """
+    assert result_of(run(problem, host, answer(forged)), "second").status == "fail"
+
+
+def test_one_diagnosis_explains_a_whole_run_or_stands_alone(problem, host):
+    report = run(problem, host, problem.wrong[0].source)
+    said = {result.failure.misconception for result in report.failed}
+    assert said == {problem.wrong[0].message}
+    mixed = """
+import torch
+def soft_rows(x):
+    if len(x) == 2:
+        return x / x.sum(dim=-1, keepdim=True)
+    return torch.log_softmax(x, -1)
+"""
+    first, *rest = [r.failure.misconception for r in run(problem, host, mixed).failed]
+    assert "plain shares" in first and set(rest) == {""}
+
+
+def test_advice_where_the_judge_has_no_keyboard(problem, host):
+    for call, word in (("input()", "input()"), ("breakpoint()", "breakpoint()")):
+        failure = result_of(run(problem, host, answer(call)), "second").failure
+        assert failure.kind == "exception" and word in failure.lines[0]

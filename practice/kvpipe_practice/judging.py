@@ -14,12 +14,12 @@ from .case import Case
 from .compare import examine
 from .hosts import Host
 from .limits import limits
-from .misconceptions import NAMED_KINDS, recognise
+from .misconceptions import NAMED_KINDS, recognise, settle
 from .problems import Problem, one_thread
 from .results import CaseResult, Failure, Report
 from .rules import check_source
 from .runner import Outcome, Process
-from .verdicts import MAX_TEXT, failure_of, not_started, strings
+from .verdicts import MAX_TEXT, changed_inputs, failure_of, not_started, strings
 
 MAX_TIMEOUTS = 2
 LATER_SHARE, LATER_MIN_S = 0.3, 1.0  # reference solutions take less; `verify` holds them to it
@@ -122,7 +122,7 @@ class Run:
             except wire.WireError as error:
                 failure = Failure("malformed", f"your result could not be read: {error}")
             else:
-                failure = self.judge_value(case, got, outcome.header.get("mutated") is True)
+                failure = self.judge_value(case, got, outcome)
         elif failure is None:
             failure = failure_of(
                 outcome, self.problem, self.submission, f"in case {case.name}", limit_s
@@ -146,16 +146,14 @@ class Run:
                 return Failure("required", f"missing call: {name} was never made", (why,))
         return None
 
-    def judge_value(self, case: Case, got: Any, mutated: bool) -> Failure | None:
+    def judge_value(self, case: Case, got: Any, outcome: Outcome) -> Failure | None:
         tolerance = self.problem.tolerance(case)
         found = examine(got, case, tolerance)
         if found:
             said = recognise(self.problem, case, got, found.kind)
             return Failure.of(found.named(self.problem.result_names), case.hidden, said)
-        if mutated:
-            said = recognise(self.problem, case, got, "mutated")
-            lines = ("work on a copy, and avoid methods whose name ends in _",)
-            return Failure("mutated", "your function changed one of its inputs", lines, said)
+        if outcome.header.get("mutated") is True:
+            return changed_inputs(outcome, case, recognise(self.problem, case, got, "mutated"))
         return None
 
     def close(self) -> None:
@@ -228,6 +226,7 @@ def judge_cases(
         listener.starts(case)
         results.append(run.case(case))
         listener.ended(results[-1])
+    results = settle(run.problem, results)
     report = replace(report, results=tuple(results), n_cases=run.n_cases, printed=printed)
     if not report.failed and all_of_them and (failure := run.missing_call()):
         report = replace(report, failure=failure)

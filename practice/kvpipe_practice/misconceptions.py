@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from .case import Case
 from .compare import compare, is_array, is_floating
 from .problems import Problem, wrong_function
+from .results import CaseResult
 
 VALUE_KINDS = ("value", "shape", "dtype", "nan", "type")
 NAMED_KINDS = (*VALUE_KINDS, "missing_return", "mutated")
@@ -23,6 +25,34 @@ def recognise(problem: Problem, case: Case, got: Any, kind: str) -> str:
         if wrong.kind in VALUE_KINDS and gives(problem, wrong, case, got):
             return wrong.message
     return ""
+
+
+def settle(problem: Problem, results: list[CaseResult]) -> list[CaseResult]:
+    """One diagnosis for a whole run: the one that explains every failure, else the first."""
+    failing = [r for r in results if r.failure and r.failure.kind in VALUE_KINDS]
+    said = dict.fromkeys(r.failure.misconception for r in failing if r.failure.misconception)
+    if len(said) < 2:
+        return results
+    by_message = {wrong.message: wrong for wrong in problem.wrong}
+    best = next(
+        (
+            text
+            for text in said
+            if all(gives(problem, by_message[text], r.case, r.got) for r in failing)
+        ),
+        "",
+    )
+    kept = best or next(iter(said))
+    return [
+        replace(r, failure=replace(r.failure, misconception=kept if best or of(r) == kept else ""))
+        if r in failing
+        else r
+        for r in results
+    ]
+
+
+def of(result: CaseResult) -> str:
+    return result.failure.misconception if result.failure else ""
 
 
 def gives(problem: Problem, wrong: Any, case: Case, got: Any) -> bool:

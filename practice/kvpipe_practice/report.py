@@ -69,6 +69,11 @@ def render(
             yield from case_failure(report, result, signs)
         if len(failed) > 1 and not all_failures:
             yield Text(f"{len(failed) - 1} more failed; {style.more} shows them", "quiet")
+    prints = [result for result in report.results if result.printed.strip()]
+    if prints and not report.failure and not report.failed:
+        yield from printed(prints[0].printed, f"printed in case {prints[0].case.name}")
+        if len(prints) > 1:
+            yield Text(f"  {len(prints) - 1} more cases printed; --case NAME shows one", "quiet")
     if report.printed and not report.failure:
         yield from printed(report.printed, "printed while your file was imported")
     yield verdict_line(report, signs)
@@ -202,15 +207,26 @@ def printed(text: str, title: str) -> Iterator[RenderableType]:
 
 
 def verdict_line(report: Report, signs: dict[str, str]) -> RenderableType:
+    if one_case_passed(report):
+        passed = f"{signs['pass']} {report.results[0].case.name} passed"
+        return Text.assemble(
+            "\n", (passed, "pass"), ("; to be accepted all cases must run", "quiet")
+        )
     style = "pass" if report.accepted else "fail"
     if report.failure and report.failure.kind == "not_started":
         style = "insight"
     sign = signs["pass"] if report.accepted else signs["fail"]
-    counts = f"{report.n_passed} of {report.n_cases} cases passed" if report.n_cases else ""
+    n_run = len(report.results) or report.n_cases
+    counts = f"{report.n_passed} of {n_run} cases passed" if report.n_cases else ""
     rest = ", ".join(part for part in (counts, f"{report.seconds:.2f} s") if part)
     return Text.assemble(
         "\n", (f"{sign} {report.verdict}{key_sentence(report)}", style), (f"  {rest}", "quiet")
     )
+
+
+def one_case_passed(report: Report) -> bool:
+    """With --case: right as far as it goes."""
+    return not report.accepted and report.first_failure is None and bool(report.results)
 
 
 def key_sentence(report: Report) -> str:
@@ -224,7 +240,9 @@ def key_sentence(report: Report) -> str:
 
 
 def next_steps(report: Report, command: Callable[[str, str], str]) -> Iterator[RenderableType]:
-    if report.accepted:
+    if one_case_passed(report):
+        yield to_type("all cases: ", (command("test", report.slug), "command"))
+    elif report.accepted:
         yield to_type("compare: ", (command("solution", report.slug), "command"))
     elif not (report.failure and report.failure.kind in ("not_started", "syntax")):
         yield to_type("stuck? ", (command("hint", report.slug), "command"))

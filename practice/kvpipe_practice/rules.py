@@ -32,7 +32,7 @@ def check_source(source: str, problem: Problem) -> Failure | None:
         return syntax_failure(error, source)
     names = Names(tree)
     for line, what, why in (
-        *foreign(tree, names),
+        *foreign(tree, problem),
         *forbidden_calls(tree, names, problem.forbidden),
         *hiding(tree, names),
     ):
@@ -138,16 +138,19 @@ def forbidden_calls(
         own = full in names.defined or (full.startswith("self.") and attribute in names.defined)
         for rule in rules:
             if not own and matches(rule, full, attribute):
+                written = full if full.startswith(f"{rule.partition('.')[0]}.") else rule
                 yield (
                     line,
-                    f"call: {rule}",
+                    f"call: {written}",
                     "write this step yourself; it is what the problem is about",
                 )
 
 
-def foreign(tree: ast.Module, names: Names) -> Iterator[tuple[int, str, str]]:
-    """Modules that hold the answers."""
+def foreign(tree: ast.Module, problem: Problem) -> Iterator[tuple[int, str, str]]:
+    """Modules that hold the answers, and torch where a problem is without it."""
     for line, module in imports(tree):
+        if module.partition(".")[0] == "torch" and not problem.torch:
+            yield line, "import: torch", "this problem is plain Python; torch is not available"
         if module.partition(".")[0] in FOREIGN_MODULES:
             yield line, f"import: {module}", "the answer must be your own"
 

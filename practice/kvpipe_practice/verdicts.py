@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from typing import Any
 
+from . import wire
+from .case import Case
 from .problems import Problem
 from .results import Failure, clean
 from .runner import OUTPUT_LIMIT_BYTES, Outcome
+from .values import describe, is_small
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "Unable to allocate")
 MAX_FRAMES = 12
@@ -89,6 +93,35 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def changed_inputs(outcome: Outcome, case: Case, said: str) -> Failure:
+    """Which inputs are not as they came, before and after where that can be shown."""
+    names, lines, kinds = list(case.inputs), [], set()
+    found = outcome.header.get("changed")
+    for entry in found[: len(names)] if isinstance(found, list) else []:
+        match entry:
+            case [int(i), tree] if 0 <= i < len(names):
+                before = case.inputs[names[i]]
+                kinds.add(type(before).__name__)
+                lines.append(f"{names[i]} is not as it came")
+                with contextlib.suppress(wire.WireError):
+                    now = wire.decode(tree, outcome.block)
+                    if is_small(before) and is_small(now):
+                        lines += [f"before {describe(before)}", f"after  {describe(now)}"]
+    if kinds & {"dict", "list"}:
+        lines.append("build a new dict or list; `dict(x)` or `list(x)` copies one")
+    else:
+        lines.append(
+            "work on a copy; methods that end in _ and operators such as /= change x itself"
+        )
+    return Failure("mutated", "your function changed its input", tuple(lines), said)
+
+
+ADVICE = {
+    "BdbQuit": "the judge has no keyboard for breakpoint(); run your file on its own, or print",
+    "EOFError": "the judge has no keyboard for input(); run your file on its own",
+}
+
+
 def raised(header: dict, submission: Any, problem: Problem, where: str) -> Failure:
     """An exception, its frames from the learner's file on."""
     kinds = strings(header.get("kinds"))
@@ -102,7 +135,8 @@ def raised(header: dict, submission: Any, problem: Problem, where: str) -> Failu
     if "SystemExit" in kinds:
         return Failure("exit", f"your code called sys.exit {where}", frames=frames)
     text = f"{name}: {message}" if message else name
-    return Failure("exception", f"{text}", frames=frames)
+    advice = (ADVICE[name],) if name in ADVICE else ()
+    return Failure("exception", f"{text}", advice, frames=frames)
 
 
 def raises_itself(frames: tuple, submission: Any) -> bool:

@@ -107,8 +107,20 @@ class Answer:
         except wire.WireError:
             return {**reply, "mutated": True}, bytes(encoder.block)
         if tree != header["inputs"] or bytes(after.block) != block:
-            reply["mutated"] = True
+            reply |= {"mutated": True, "changed": changed(header, block, inputs, encoder)}
         return reply, bytes(encoder.block)
+
+
+def changed(header: dict, block: bytes, inputs: list, encoder: wire.Encoder) -> list:
+    """[position, value now] of every input that is not as it came, as data."""
+    found = []
+    for i, (before, now) in enumerate(
+        zip(wire.decode(header["inputs"], block), inputs, strict=False)
+    ):
+        one, two = wire.Encoder(), wire.Encoder()
+        if (one.encode(before), one.block) != (two.encode(now), two.block):
+            found.append([i, encoder.encode(now)])
+    return found
 
 
 def write_all(fd: int, data: bytes) -> None:

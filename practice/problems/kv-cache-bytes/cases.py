@@ -51,7 +51,8 @@ def oracle(config: dict, n_sequences: int, n_tokens: int) -> int:
             heads = config["num_attention_heads"]
         if size is None:
             size = config["hidden_size"] // config["num_attention_heads"]
-        kind = config.get("dtype", config.get("torch_dtype", "float32"))
+        kinds = [config.get("dtype"), config.get("torch_dtype"), "float32"]
+        kind = next(name for name in kinds if name is not None)
         for _ in ("keys", "values"):
             shape = (n_sequences, heads, n_tokens, size)
             total += math.prod(shape) * (32 if kind == "float32" else 16) // 8
@@ -134,6 +135,14 @@ def cases(seed: int):
         "newer-key",
         "newer files say dtype instead of torch_dtype",
         {**SMOLLM2_135M, "dtype": "bfloat16"},
+        1,
+        1,
+        23_040,
+    )
+    yield case(
+        "both-keys",
+        "where both keys are there, dtype wins",
+        {**SMOLLM2_135M, "torch_dtype": "float32", "dtype": "bfloat16"},
         1,
         1,
         23_040,
