@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+import zipfile
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +38,10 @@ class Context:
     root: Path
     command: str
 
-    def problem(self, slug: str) -> Problem:
+    def problem(self, slug: str | None) -> Problem:
+        if not slug:
+            known = ", ".join(problem.slug for problem in self.problems())
+            raise ProblemError(f"say which problem; there are: {known}")
         return find(slug, self.root)
 
     def problems(self) -> list[Problem]:
@@ -215,7 +219,8 @@ def agreed(question: str) -> bool:
 
 
 def export(context: Context, options: argparse.Namespace) -> int:
-    target = Path(options.file or time.strftime("kvpipe-practice-%Y%m%d.zip"))
+    default = context.work.folder / time.strftime("kvpipe-practice-%Y%m%d.zip")
+    target = Path(options.file or default)
     if target.exists():
         raise ProblemError(f"{target} exists; give another name")
     count = context.work.export(target)
@@ -224,7 +229,10 @@ def export(context: Context, options: argparse.Namespace) -> int:
 
 
 def load(context: Context, options: argparse.Namespace) -> int:
-    answers, backups = context.work.load(Path(options.file), context.problems())
+    try:
+        answers, backups = context.work.load(Path(options.file), context.problems())
+    except zipfile.BadZipFile:
+        raise ProblemError(f"{options.file} is no export of the judge: not a zip file") from None
     context.say(f"{len(answers)} answers taken in, the record merged")
     for backup in backups:
         context.say("the different answer that was here is kept in ", (shorter(backup), "path"))

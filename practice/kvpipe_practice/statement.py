@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import ClassVar
 
-from rich.console import RenderableType
-from rich.markdown import Markdown
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import CodeBlock, Markdown
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -21,7 +22,24 @@ def markdown(text: str) -> Markdown:
     """Markdown for a terminal; formulas go into code spans, where Markdown changes nothing."""
     parts = FENCED.split(text)
     parts[::2] = [spell_formulas(part) for part in parts[::2]]
-    return Markdown("".join(parts), code_theme="ansi_dark", hyperlinks=False)
+    return Statement("".join(parts), code_theme="ansi_dark", hyperlinks=False)
+
+
+class Code(CodeBlock):
+    """Code in full lines: a line broken by the terminal could not be pasted back."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme)
+        text = code.highlight(code.code)
+        text.no_wrap, text.overflow, text.end = True, "ignore", ""
+        text.rstrip()
+        yield Text()
+        yield text
+        yield Text()
+
+
+class Statement(Markdown):
+    elements: ClassVar = {**Markdown.elements, "fence": Code, "code_block": Code}
 
 
 def spell_formulas(text: str) -> str:

@@ -101,10 +101,10 @@ def put(console: Console, part: RenderableType) -> None:
     """
     wrap = isinstance(part, CommandLine)
     if console.is_terminal or console.record:
-        console.print(part, soft_wrap=wrap)
+        console.print(part, soft_wrap=wrap, crop=False)
         return
     with console.capture() as kept:
-        console.print(part, soft_wrap=wrap)
+        console.print(part, soft_wrap=wrap, crop=False)
     lines = kept.get().split("\n")
     console.file.write("\n".join(line.rstrip(" ") for line in lines))
 

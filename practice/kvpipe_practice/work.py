@@ -25,6 +25,11 @@ class Work:
 
     folder: Path = PRACTICE / "my"
 
+    def judge_command(self) -> str:
+        """How the judge is called from here for this folder."""
+        folder = "" if self.folder == PRACTICE / "my" else f" --my {shorter(self.folder)}"
+        return judge_command() + folder
+
     def path(self, problem: Problem) -> Path:
         return self.folder / problem.file_name
 
@@ -46,7 +51,7 @@ class Work:
         try:
             return Submission(path.read_text(encoding="utf-8-sig"), shorter(path))
         except FileNotFoundError:
-            how = f"{judge_command()} start {problem.slug}"
+            how = f"{self.judge_command()} start {problem.slug}"
             raise ProblemError(f"{shorter(path)} does not exist; run: {how}") from None
         except UnicodeDecodeError as error:
             raise ProblemError(f"{shorter(path)} is not UTF-8 text: {error}") from None
