@@ -193,7 +193,7 @@ def test_watch_judges_every_save_and_obeys_keys(problem, tmp_path):
         ready, _, _ = select.select([main], [], [], 0.8)
         assert not ready, "the judge's own write of the stub is no save"
         (tmp_path / "soft_rows.py").write_text("def soft_rows(x):\n    return x\n")
-        wait_for("wrong answer", "q quit")
+        wait_for("wrong answer", "press h", "q quit")
         (tmp_path / "soft_rows.py").write_text(SOLUTION)
         wait_for("accepted", "goes on to the next problem", "q quit")
         os.write(main, b"h")

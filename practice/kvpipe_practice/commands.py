@@ -155,7 +155,11 @@ def hint(context: Context, options: argparse.Namespace) -> int:
     if shown > known.hints:
         progress.put(problem.slug, replace(known, hints=shown))
     elif shown < N_HINTS:
-        context.say(f"Hint {shown + 1} opens after one more failed attempt or minute of work.")
+        known_s = time.time() - known.started if known.started else 0.0
+        context.say(
+            f"Hint {shown + 1} opens after one more failed test of what you wrote (the stub does "
+            f"not count), or in {60 - known_s % 60:.0f} s."
+        )
         context.say("at once: ", (f"{context.command} hint {problem.slug} --now", "command"))
         return 1
     if shown == N_HINTS:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -32,16 +33,22 @@ class Style:
 
 
 def print_report(
-    console: Console, report: Report, all_failures: bool, command: str, streamed: bool = False
+    console: Console,
+    report: Report,
+    all_failures: bool,
+    command: str,
+    streamed: bool = False,
+    keys: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """The whole report in a terminal; by default only the first failure in detail.
 
-    With `streamed` the title and the lines of the cases are on the screen already.
+    With `streamed` the title and the lines of the cases are on the screen already; `keys` says
+    which commands are keys here.
     """
     style = Style(
         marks(console),
         console.width,
-        lambda verb, slug: f"{command} {verb} {slug}",
+        lambda verb, slug: keys.get(verb, f"{command} {verb} {slug}"),
         "--all-failures",
     )
     for part in render(report, style, all_failures, streamed):
@@ -219,8 +226,10 @@ def verdict_line(report: Report, signs: dict[str, str]) -> RenderableType:
     n_run = len(report.results) or report.n_cases
     counts = f"{report.n_passed} of {n_run} cases passed" if report.n_cases else ""
     rest = ", ".join(part for part in (counts, f"{report.seconds:.2f} s") if part)
+    repeated = report.failure is not None and report.verdict == report.failure.message
+    said = "not accepted" if repeated else report.verdict  # the sentence stands just above
     return Text.assemble(
-        "\n", (f"{sign} {report.verdict}{key_sentence(report)}", style), (f"  {rest}", "quiet")
+        "\n", (f"{sign} {said}{key_sentence(report)}", style), (f"  {rest}", "quiet")
     )
 
 

@@ -172,11 +172,15 @@ class Session:
             context.say((str(error), "fail"))
         else:
             commands.record(context, report)
-            print_report(console, report, False, context.command, streamed)
+            print_report(console, report, False, context.command, streamed, self.named_keys())
             if report.accepted and self.has_keys:
                 context.say(("n", "command"), " goes on to the next problem")
         self.judged_at = time.monotonic()
         self.key_bar()
+
+    def named_keys(self) -> dict[str, str]:
+        """Commands that are a key here: nobody needs another terminal for them."""
+        return {"hint": "press h"} if self.has_keys else {}
 
     def key_bar(self) -> None:
         self.context.say((KEYS if self.has_keys else "waiting for a save; Ctrl-C ends", "quiet"))

@@ -174,6 +174,27 @@ def cases(seed: int):
         0,
         limit_s=NEVER_S,
     )
+    for name, tests, order in (
+        (
+            "backward-first",
+            "a backward before its own forward never starts",
+            [[("B", 0), ("F", 0)]],
+        ),
+        ("backward-alone", "nor does one whose forward is in no list", [[("B", 0)]]),
+        (
+            "backward-first-last-rank",
+            "a backward before its own forward on the last rank, which waits for nothing else",
+            [[("F", 0)], [("B", 0), ("F", 0)]],
+        ),
+        ("backwards-alone", "backwards alone, on two ranks", [[("B", 0)], [("B", 0)]]),
+        (
+            "backward-first-middle-rank",
+            "a backward before its own forward on the middle one of three ranks",
+            [[("F", 0)], [("B", 0), ("F", 0)], [("F", 0), ("B", 0)]],
+        ),
+    ):
+        cost = costs(*range(1, len(order) + 1))
+        yield case(name, tests, order, cost, 1, limit_s=NEVER_S)
     yield case(
         "large",
         "4 ranks, 512 micro-batches: (M + P - 1) (F + B)",

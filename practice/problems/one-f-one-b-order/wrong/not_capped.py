@@ -1,4 +1,5 @@
-"""Warm-up not capped: your list has forwards of micro-batches that do not exist; there are only M.
+"""Warm-up not capped: your warm-up does not stop at M; with fewer micro-batches than ranks behind,
+all M forwards are warm-up.
 
 case: fewer
 kind: shape

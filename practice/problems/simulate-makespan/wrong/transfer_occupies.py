@@ -1,4 +1,5 @@
-"""Transfer occupies: your rank stands still while its result travels; it may go on computing.
+"""Transfer occupies: in your result a transfer costs a rank time, the sender or the receiver; it
+costs neither: start at max(rank free, end + transfer).
 
 case: example
 kind: value
