@@ -176,17 +176,21 @@ def cases(seed: int):
     )
     for name, tests, order in (
         (
+            "backwards-alone",
+            "a backward whose own forward is in no list never starts",
+            [[("B", 0)], [("B", 0)]],
+        ),
+        (
             "backward-first",
             "a backward before its own forward never starts",
             [[("B", 0), ("F", 0)]],
         ),
-        ("backward-alone", "nor does one whose forward is in no list", [[("B", 0)]]),
+        ("backward-alone", "nor does one on a single rank without forwards", [[("B", 0)]]),
         (
             "backward-first-last-rank",
             "a backward before its own forward on the last rank, which waits for nothing else",
             [[("F", 0)], [("B", 0), ("F", 0)]],
         ),
-        ("backwards-alone", "backwards alone, on two ranks", [[("B", 0)], [("B", 0)]]),
         (
             "backward-first-middle-rank",
             "a backward before its own forward on the middle one of three ranks",

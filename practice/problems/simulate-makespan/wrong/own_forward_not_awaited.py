@@ -1,7 +1,7 @@
-"""Own forward not awaited: your backward does not wait for the rank's own forward; if
-that comes later or never, there is no makespan.
+"""Own forward not awaited: your backward does not wait for the rank's own forward; if that comes
+later or never, there is no makespan.
 
-case: backward-first
+case: backwards-alone
 kind: type
 """
 

@@ -1,5 +1,5 @@
-"""Last rank does not wait: your backward does not wait for the rank's own forward; if
-that comes later or never, there is no makespan.
+"""Last rank does not wait: your backward on the last rank does not wait for the rank's own forward;
+if that comes later or never, there is no makespan.
 
 case: backward-first
 kind: type

@@ -1,5 +1,5 @@
-"""Transfer occupies: in your result a transfer costs a rank time, the sender or the receiver; it
-costs neither: start at max(rank free, end + transfer).
+"""Transfer after the rank is free: your transfer takes time from a rank, the receiver or the
+sender; it costs neither: start at max(rank free, end + transfer).
 
 case: example
 kind: value
