@@ -1,5 +1,5 @@
-"""Warm-up not capped: your warm-up does not stop at M; with fewer micro-batches than ranks behind,
-all M forwards are warm-up.
+"""Both phases beyond M: your warm-up and your cool-down do not stop at M; with fewer micro-batches
+than ranks behind, all M forwards are warm-up, and M backwards are left.
 
 case: fewer
 kind: shape

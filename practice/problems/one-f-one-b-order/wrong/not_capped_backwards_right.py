@@ -1,5 +1,5 @@
-"""Warm-up not capped: your warm-up does not stop at M; with fewer micro-batches than ranks behind,
-all M forwards are warm-up.
+"""Warm-up beyond M: your warm-up does not stop at M, though your backwards do; with fewer
+micro-batches than ranks behind, all M forwards are warm-up.
 
 case: fewer
 kind: shape
