@@ -1,7 +1,7 @@
 """Cut the graph at the boundary: what arrives there is a leaf, and its gradient goes back.
 
 Each stage has a graph of its own, as each rank has. `h.detach()` is what crosses the wire; the
-receiver makes it a leaf that wants a gradient. That gradient is sent back, and `backward(sent)`
+receiver makes it a leaf that wants a gradient. That gradient is sent back, and `backward(grad_h)`
 carries it on through stage 0.
 
 The two gradients of the copies are added because the loss depends on E in two places, and the
@@ -21,7 +21,7 @@ def tied_gradients(
     first: torch.Tensor,
     second: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """tokens (B, T), embedding (V, C) -> sent (B, T, C); of_first, of_last, tied (V, C)."""
+    """tokens (B, T), embedding (V, C) -> grad_h (B, T, C); of_first, of_last, tied (V, C)."""
     copy_first = embedding.clone().requires_grad_()  # on the first rank
     x = copy_first[tokens]
     h = x + torch.tanh(x @ first.T)
@@ -32,6 +32,6 @@ def tied_gradients(
     logits = y @ copy_last.T
     F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
 
-    sent = arrived.grad
-    h.backward(sent)
-    return sent, copy_first.grad, copy_last.grad, copy_first.grad + copy_last.grad
+    grad_h = arrived.grad
+    h.backward(grad_h)
+    return grad_h, copy_first.grad, copy_last.grad, copy_first.grad + copy_last.grad

@@ -10,5 +10,5 @@ def tied_gradients(
     first: torch.Tensor,
     second: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """tokens (B, T), embedding (V, C) -> sent (B, T, C); of_first, of_last, tied (V, C)."""
+    """tokens (B, T), embedding (V, C) -> grad_h (B, T, C); of_first, of_last, tied (V, C)."""
     raise NotImplementedError("write tied_gradients here")

@@ -1,4 +1,4 @@
-"""Layer of stage 0 skipped: your of_first has sent itself added to the rows, without stage 0's
+"""Layer of stage 0 skipped: your of_first has grad_h itself added to the rows, without stage 0's
 layer.
 
 case: layer-of-stage-0
@@ -26,7 +26,7 @@ def tied_gradients(
     logits = y @ copy_last.T
     F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
 
-    sent = arrived.grad
+    grad_h = arrived.grad
     of_first = torch.zeros_like(embedding)
-    of_first.index_add_(0, tokens.flatten(), sent.flatten(0, 1))
-    return sent, of_first, copy_last.grad, of_first + copy_last.grad
+    of_first.index_add_(0, tokens.flatten(), grad_h.flatten(0, 1))
+    return grad_h, of_first, copy_last.grad, of_first + copy_last.grad

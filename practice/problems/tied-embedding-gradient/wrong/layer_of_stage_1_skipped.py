@@ -1,4 +1,4 @@
-"""Layer of stage 1 skipped: your sent is the gradient of y, before stage 1's own layer.
+"""Layer of stage 1 skipped: your grad_h is the gradient of y, before stage 1's own layer.
 
 case: layer-of-stage-1
 kind: value
@@ -26,6 +26,6 @@ def tied_gradients(
     logits = y @ copy_last.T
     F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
 
-    sent = y.grad
-    h.backward(sent)
-    return sent, copy_first.grad, copy_last.grad, copy_first.grad + copy_last.grad
+    grad_h = y.grad
+    h.backward(grad_h)
+    return grad_h, copy_first.grad, copy_last.grad, copy_first.grad + copy_last.grad

@@ -25,6 +25,6 @@ def tied_gradients(
     logits = y @ copy_last.T
     F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
 
-    sent = arrived.grad
-    h.backward(sent)
-    return sent, copy_first.grad, copy_last.grad, (copy_first.grad + copy_last.grad) / 2
+    grad_h = arrived.grad
+    h.backward(grad_h)
+    return grad_h, copy_first.grad, copy_last.grad, (copy_first.grad + copy_last.grad) / 2

@@ -25,7 +25,7 @@ def tied_gradients(
     logits = y @ copy_last.T
     F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
 
-    sent = arrived.grad
-    h.backward(sent)
+    grad_h = arrived.grad
+    h.backward(grad_h)
     occurs = torch.zeros(len(embedding), 1).index_fill(0, tokens.flatten(), 1.0)
-    return sent, copy_first.grad, copy_last.grad, copy_first.grad + copy_last.grad * occurs
+    return grad_h, copy_first.grad, copy_last.grad, copy_first.grad + copy_last.grad * occurs

@@ -25,9 +25,9 @@ def tied_gradients(
     logits = y @ copy_last.T
     F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
 
-    sent = arrived.grad
+    grad_h = arrived.grad
     x.retain_grad()
-    h.backward(sent)
+    h.backward(grad_h)
     of_first = torch.zeros_like(embedding)
     of_first[tokens] = x.grad
-    return sent, of_first, copy_last.grad, of_first + copy_last.grad
+    return grad_h, of_first, copy_last.grad, of_first + copy_last.grad
