@@ -1,5 +1,6 @@
-"""One too many: your batches_to_fill adds one also where the lap is a multiple of the slowest
-stage.
+"""One too many: your batches_to_fill is one too many where the time once around is an exact
+multiple of what the slowest stage needs per batch (with its send, if that does not overlap); round
+up instead.
 
 case: no-overlap
 kind: value
