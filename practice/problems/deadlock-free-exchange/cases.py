@@ -80,10 +80,28 @@ def messages(order: list, program: list, r: int, P: int) -> str:
         if found[op] < due[op]:
             return f"rank {r} never does {short(op)}"
         if not due[op]:
-            return f"rank {r} does {short(op)}, but no rank is on the other side of that"
+            return not_due(op, r, P)
         if found[op] > due[op]:
             return f"rank {r} does {short(op)} {found[op]} times"
     return ""
+
+
+def not_due(message: tuple, r: int, P: int) -> str:
+    """Why a rank must not send or receive this at all."""
+    verb, kind, m = message
+    source, target = neighbours(kind, r, P)
+    if (target if verb == "send" else source) is not None:
+        return f"rank {r} does {short(message)}, but its order has no {kind} {m}"
+    beyond = r + 1 if (verb, kind) in (("send", "F"), ("recv", "B")) else r - 1
+    if verb == "send":
+        return (
+            f"rank {r} sends {kind} {m}, but there is no rank {beyond}: "
+            "the backward of rank 0 and the forward of the last rank go nowhere"
+        )
+    return (
+        f"rank {r} receives {kind} {m}, but there is no rank {beyond}: "
+        "the forward of rank 0 and the backward of the last rank need nobody else"
+    )
 
 
 def run(programs: list) -> str:

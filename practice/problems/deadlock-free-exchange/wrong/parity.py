@@ -1,5 +1,5 @@
 """Even and odd ranks: your odd ranks receive before they send; that fits some orders and not
-others.
+others; decide from all lists, not from the rank's number.
 
 case: gpipe
 kind: value
