@@ -1,6 +1,6 @@
 """Freed twice: your W frees the whole size again after I has freed a part of it.
 
-case: peak-late
+case: example
 kind: value
 """
 
