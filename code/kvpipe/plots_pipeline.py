@@ -67,8 +67,7 @@ def timelines(
 def _axes(height_inches: float) -> Axes:
     """Axes of exactly this height: a bar is a thick line, so its row must be known in points."""
     height = height_inches + ABOVE + BELOW
-    figure, ax = plots.canvas(WIDTH, height)
-    figure.set_layout_engine("none")
+    ax = plots.canvas(WIDTH, height)[1]
     width = WIDTH - LEFT - RIGHT
     ax.set_position((LEFT / WIDTH, BELOW / height, width / WIDTH, height_inches / height))
     return ax

@@ -39,7 +39,7 @@ def test_the_pipeline_by_hand_gives_the_tokens_and_bytes_of_the_formula(folder, 
 
 def test_decoding_runs_agree_with_one_process_however_they_are_split(folder, answers):
     batches = [[Request(tuple(prompt), N_NEW)] for prompt in PROMPTS]
-    runs = [(None, 1), ((5, 2), 2), (None, 3)]
+    runs = [(None, 2), ((5, 2), 2), (None, 3)]
     done = comm.launch(experiments.decode_runs, 2, folder, batches, runs, 2, threads=1)
     for rank in done:
         assert [len(repeats) for repeats in rank.reports] == [2, 2, 2]
@@ -48,6 +48,8 @@ def test_decoding_runs_agree_with_one_process_however_they_are_split(folder, ans
                 assert report.tokens == [[answer] for answer in answers[:n]]
         assert rank.link_s > 0
     assert [rank.memory.layers for rank in done] == [(0, 1, 2, 3), (4, 5, 6)]
+    even, uneven = ([rank.reports[run][0].peak_cache_bytes for rank in done] for run in (0, 1))
+    assert [b / a for a, b in zip(even, uneven, strict=True)] == [5 / 4, 2 / 3]
 
 
 def test_training_runs_agree_with_one_process_under_every_schedule(folder):

@@ -49,6 +49,16 @@ def test_every_operation_is_one_bar_of_its_colour_from_start_to_end(name, option
             assert right == pytest.approx(end - gap)
 
 
+def test_the_two_halves_of_a_backward_have_the_colours_of_the_book():
+    shown = timeline("zb-h1")
+    ax = timelines({"it": shown}, unit="steps")
+    n_each = 3 * 5
+    colors = (plots.FORWARD, plots.BACKWARD, plots.WEIGHT_GRADIENT)
+    assert [len(bars(ax, color)) for color in colors] == [n_each] * 3
+    first_input_gradient = next(span for span in shown.spans[2] if span.op.kind == "I")
+    assert first_input_gradient.start in [left for left, _ in bars(ax, plots.BACKWARD)]
+
+
 def test_rows_are_ranks_and_later_chunks_are_lower():
     shown = timeline("interleaved-1f1b", 2, 2, chunks_per_rank=2)
     ax = timelines({"it": shown}, unit="steps", row_inches=0.5)
