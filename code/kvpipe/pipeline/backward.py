@@ -37,8 +37,10 @@ class WeightGradients:
         for dy, weight, bias, x in pending:
             dy, x = dy.flatten(0, -2), x.flatten(0, -2)
             if weight.grad is None:
-                # In the layout of the weight, as autograd would have made it.
-                weight.grad = torch.mm(dy.T, x, out=torch.empty_like(weight))
+                # By columns if the weight is, as autograd would have made it.
+                by_columns = weight.mT.is_contiguous()
+                rows = weight.new_empty(weight.mT.shape if by_columns else weight.shape)
+                weight.grad = torch.mm(dy.T, x, out=rows.mT if by_columns else rows)
             else:
                 torch.addmm(weight.grad, dy.T, x, out=weight.grad)
             if bias is not None and bias.requires_grad:
