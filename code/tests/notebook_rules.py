@@ -12,7 +12,7 @@ import nbformat
 ROOT = Path(__file__).resolve().parents[2]
 CODE_CELLS, WORDS = range(25, 46), range(1500, 3501)
 MEDIAN_LINES, MAX_LINES, MAX_COLUMNS, MAX_BYTES = 7, 25, 80, 1_000_000
-TAGS = {"nbval-ignore-output"}
+TAGS = {"nbval-ignore-output", "hide-input"}  # the book folds the source of the latter
 SECTIONS = [
     "Before you start", "In production code", "How to explain it", "Exercises", "Graded problems",
     "Summary", "References",

@@ -56,18 +56,38 @@ def test_the_cache_grows_in_proportion_to_the_tokens(real):
         assert cache.nbytes == 2 * T * 46_080
 
 
-@pytest.mark.model
-@pytest.mark.parametrize(("topic", "start"), [("import", 0), ("naming", 40), ("objects", 41)])
-def test_the_first_token_draws_attention_whatever_it_is(real, topic, start):
+TEXTS = pytest.mark.parametrize(
+    ("topic", "start"), [("import", 0), ("naming", 40), ("objects", 41)]
+)
+
+
+def watch(real, topic, start, measured):
+    """`measured` of the weights (H, 256, 512) of each layer's later half, in layer order."""
     model, tokenizer = real
     tokens = torch.tensor([tokenizer(topics[topic]).input_ids[start : start + 512]])
-    weights = []
+    found = []
 
     def look(q, k, v, *where):
-        weights.append(attention_weights(q, k, *where)[0, :, 256:, 0].mean().item())
+        found.append(measured(attention_weights(q, k, *where)[0, :, 256:]).item())
         return attention(q, k, v, *where)
 
     model(tokens, attend=look)
-    lower, upper, evenly_spread = sum(weights[:12]) / 12, sum(weights[12:]) / 18, 1 / 384
+    return found
+
+
+@pytest.mark.model
+@TEXTS
+def test_the_first_token_draws_attention_whatever_it_is(real, topic, start):
+    shares = watch(real, topic, start, lambda weights: weights[:, :, 0].mean())
+    lower, upper, evenly_spread = sum(shares[:12]) / 12, sum(shares[12:]) / 18, 1 / 384
     assert upper > 0.3 > 100 * evenly_spread
     assert lower < 0.15
+
+
+@pytest.mark.model
+@TEXTS
+def test_attention_is_broadest_in_the_bottom_layer_and_does_not_end_narrow(real, topic, start):
+    entropy = watch(real, topic, start, lambda w: torch.special.entr(w).sum(dim=-1).mean())
+    assert 5.1 < entropy[0] < 5.25 and max(entropy[1:]) < entropy[0] - 1
+    assert 1.45 < entropy[18] < 1.65 and min(entropy) == entropy[18]
+    assert 2.65 < entropy[-1] < 2.95  # a funnel would end with its narrowest layer
