@@ -88,6 +88,6 @@ def test_the_first_token_draws_attention_whatever_it_is(real, topic, start):
 @TEXTS
 def test_attention_is_broadest_in_the_bottom_layer_and_does_not_end_narrow(real, topic, start):
     entropy = watch(real, topic, start, lambda w: torch.special.entr(w).sum(dim=-1).mean())
-    assert 5.1 < entropy[0] < 5.25 and max(entropy[1:]) < entropy[0] - 1
+    assert 5.05 < entropy[0] < 5.25 and max(entropy[1:]) < entropy[0] - 1
     assert 1.45 < entropy[18] < 1.65 and min(entropy) == entropy[18]
     assert 2.65 < entropy[-1] < 2.95  # a funnel would end with its narrowest layer

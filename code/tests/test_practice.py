@@ -4,6 +4,7 @@
 import io
 import os
 import re
+import select
 import statistics
 import subprocess
 import sys
@@ -166,32 +167,35 @@ def test_nothing_is_left_behind(problem, tmp_path, monkeypatch):
         assert not os.path.exists(f"/proc/{pid}")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_watch_judges_every_save_and_obeys_keys(problem, tmp_path):
+def watched(problem, tmp_path):
+    """`judge.py watch` on a pseudo-terminal: process, our end, a wait for what it prints."""
     import pty
-    import select
 
     main, other = pty.openpty()
     command = [sys.executable, str(REPOSITORY / "practice" / "judge.py"), "--my", str(tmp_path)]
     command += ["--problems", str(problem.folder.parent), "watch", "soft-rows"]
-    process = subprocess.Popen(
-        command, stdin=other, stdout=other, stderr=other, env={**os.environ, "COLUMNS": "100"}
-    )
+    variables = {**os.environ, "COLUMNS": "100"}
+    process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=variables)
     os.close(other)
-    text = ""
 
     def wait_for(*parts, limit_s=30):
-        nonlocal text
         text, deadline = "", time.monotonic() + limit_s
         while not all(part in text for part in parts):
-            ready, _, _ = select.select([main], [], [], deadline - time.monotonic())
+            ready, _, _ = select.select([main], [], [], max(0, deadline - time.monotonic()))
             assert ready, f"no {parts} in {text!r}"
             text += os.read(main, 65536).decode(errors="replace")
 
+    return process, main, wait_for
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_watch_judges_every_save_and_obeys_keys(problem, tmp_path):
+    process, main, wait_for = watched(problem, tmp_path)
     try:
         wait_for("as it should be", "q quit")
-        ready, _, _ = select.select([main], [], [], 0.8)
-        assert not ready, "the judge's own write of the stub is no save"
+        assert not select.select([main], [], [], 0.8)[0], (
+            "the judge's own write of the stub is no save"
+        )
         (tmp_path / "soft_rows.py").write_text("def soft_rows(x):\n    return x\n")
         wait_for("wrong answer", "press h", "q quit")
         (tmp_path / "soft_rows.py").write_text(SOLUTION)

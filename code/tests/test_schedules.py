@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+
 from kvpipe.pipeline import (
     BUILDERS,
     Op,

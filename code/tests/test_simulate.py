@@ -9,6 +9,7 @@ from itertools import pairwise
 from math import inf
 
 import pytest
+
 from kvpipe.pipeline import (
     METRICS,
     Comm,
