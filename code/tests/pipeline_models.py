@@ -7,6 +7,9 @@ shows. Float64 throughout: what differs by more than rounding is wrong.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -74,6 +77,17 @@ def serial_loss(
     return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """On a busy machine, threads that wait for each other cost more than these models do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@cache
+@one_thread()
 def serial_step(
     folder: Path, tokens: Tensor, targets: Tensor, positions: Tensor | None = None
 ) -> tuple[float, dict[str, Tensor]]:

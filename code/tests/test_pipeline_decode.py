@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from pipeline_models import LLAMA, WIDTH, write_checkpoint
+from pipeline_models import LLAMA, WIDTH, one_thread, write_checkpoint
 from pipeline_ranks import Answers, decode_cases, decode_other_requests, decode_slowly
 
 from kvpipe import comm
@@ -49,6 +49,7 @@ def serial(folder):
     """serial(prompts, sampling): new tokens per row of one process, no stop tokens."""
     model = load_stage(folder)
 
+    @one_thread()
     def run(prompts: list, sampling: Sampling) -> list[list[int]]:
         tokens, positions = left_pad(prompts)
         return generate(model, tokens, MAX_NEW, positions=positions, **vars(sampling))

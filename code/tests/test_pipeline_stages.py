@@ -4,7 +4,16 @@ import json
 
 import pytest
 import torch
-from pipeline_models import MODELS, N_LAYERS, VOCAB, WIDTH, assert_same, batch, write_checkpoint
+from pipeline_models import (
+    MODELS,
+    N_LAYERS,
+    VOCAB,
+    WIDTH,
+    assert_same,
+    batch,
+    one_thread,
+    write_checkpoint,
+)
 from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -23,6 +32,12 @@ from kvpipe.transformer import Transformer
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("tied"), MODELS["tied"])
+
+
+@pytest.fixture(autouse=True)
+def in_one_thread():
+    with one_thread():
+        yield
 
 
 # --- what a rank owns --------------------------------------------------------

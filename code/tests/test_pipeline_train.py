@@ -15,6 +15,7 @@ from pipeline_models import (
     WIDTH,
     assert_same,
     batch,
+    one_thread,
     serial_loss,
     serial_step,
     write_checkpoint,
@@ -279,6 +280,7 @@ def by_torch(folders):
     return run
 
 
+@one_thread()
 def test_twenty_optimizer_steps_end_in_the_same_weights(folders):
     batches = [(tokens, next_tokens(tokens)) for tokens in (batch(6, 8, s) for s in range(20))]
     model = load_stage(folders["tied"], dtype=torch.float64)
