@@ -53,8 +53,8 @@ def launch(
     `group` is the process group of all ranks (`group.rank()`, `group.size()`). `fn` must be
     importable by name, because the processes start from nothing: define it in a module, not in
     a notebook cell. `threads` is torch's threads per rank, by default an equal share of the cores.
-    `timeout_s` bounds the whole run and every single wait in it. With backend "nccl", rank r uses
-    GPU r for tensors that lie there, and tensors of the host still travel by gloo.
+    `timeout_s` bounds the whole run. With backend "nccl", rank r uses GPU r for tensors that lie
+    there, and tensors of the host still travel by gloo.
 
     Raises RankError with the traceback of the rank that failed first, TimeoutError when the run
     takes longer than `timeout_s`, with the line at which each rank stood, and ValueError for a
@@ -178,7 +178,8 @@ def _run_rank(
             init_method=(Path(folder) / "rendezvous").as_uri(),
             rank=rank,
             world_size=world_size,
-            timeout=timedelta(seconds=timeout_s),
+            # Longer than the run, so that who waits for whom is still to be seen at its end.
+            timeout=timedelta(seconds=timeout_s + 2 * GRACE_S),
         )
         result = fn(dist.group.WORLD, *args)
         torch.save(result, _file(folder, rank, "result"))
@@ -212,16 +213,23 @@ def _show_stack_on_request(folder: str, rank: int) -> None:
         faulthandler.register(signal.SIGUSR1, file, all_threads=False)
 
 
-def _stack(process: Any, rank: int, folder: Path) -> str:
-    """The lines at which a running process stands, innermost first."""
-    file = _file(folder, rank, "stack")
-    if hasattr(signal, "SIGUSR1") and file.exists():
-        with contextlib.suppress(OSError):
-            os.kill(process.pid, signal.SIGUSR1)
-            time.sleep(0.2)
-            lines = file.read_text(encoding="utf-8").splitlines()
-            return "\n".join(line for line in lines if line.startswith("  File"))
-    return "  (unknown)"
+def _stacks(ranks: list[Any], late: list[int], folder: Path) -> str:
+    """Where the ranks that are still running stand: their lines, innermost first."""
+    files = {rank: _file(folder, rank, "stack") for rank in late}
+    asked = [r for r in late if hasattr(signal, "SIGUSR1") and files[r].exists()]
+    for rank in asked:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(ranks[rank].pid, signal.SIGUSR1)
+    deadline = time.monotonic() + GRACE_S
+    while time.monotonic() < deadline and not all(files[r].stat().st_size for r in asked):
+        time.sleep(0.05)
+    time.sleep(0.1)  # the rest of the lines
+    return "\n".join(f"rank {rank} stands at\n{_lines(files[rank])}" for rank in late)
+
+
+def _lines(stack: Path) -> str:
+    lines = stack.read_text(encoding="utf-8").splitlines() if stack.exists() else []
+    return "\n".join(line for line in lines if line.startswith("  File")) or "  (unknown)"
 
 
 def _await(ranks: list[Any], folder: Path, timeout_s: float) -> None:
@@ -232,10 +240,9 @@ def _await(ranks: list[Any], folder: Path, timeout_s: float) -> None:
         ended = wait(list(running), timeout=max(0.0, deadline - time.monotonic()))
         if not ended:
             late = sorted(running.values())
-            stacks = [f"rank {r} stands at\n{_stack(ranks[r], r, folder)}" for r in late]
             raise TimeoutError(
                 f"ranks {late} are still running after {timeout_s:g} s and were stopped; raise "
-                "timeout_s if the work needs longer\n" + "\n".join(stacks)
+                f"timeout_s if the work needs longer\n{_stacks(ranks, late, folder)}"
             )
         failed = [r for r in (running.pop(sentinel) for sentinel in ended) if _code(ranks[r])]
         if failed:
