@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from kvpipe.config import Config
 from kvpipe.default_model import fetch_default
-from kvpipe.linear import by_columns
+from kvpipe.linear import lay_out
 from kvpipe.transformer import Stage, Transformer
 
 DEFAULT = "smollm2-135m"
@@ -90,6 +92,7 @@ def load_stage(
     _check_names(set(wanted.values()), set(files), config, is_whole=layers is None)
     tensors = _read(files, wanted, device, dtype)
     _check_shapes(stage, tensors)
+    lay_out(tensors, _same_input(tensors))
     stage.load_state_dict(tensors, assign=True)
     return stage.eval()
 
@@ -119,13 +122,21 @@ def _open(file: Path):
 def _read(
     files: dict[str, Path], wanted: dict[str, str], device: torch.device | str, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    tensors = {}
-    for ours, theirs in wanted.items():
-        # A map for each tensor: the pages behind one that is copied do not stay resident.
-        tensor = _open(files[theirs]).get_tensor(theirs).to(device=device, dtype=dtype)
-        is_matrix = ours.startswith("blocks.") and tensor.ndim == 2
-        tensors[ours] = by_columns(tensor) if is_matrix else tensor
-    return tensors
+    # A map for each tensor: the pages behind one that is copied do not stay resident.
+    return {
+        ours: _open(files[theirs]).get_tensor(theirs).to(device=device, dtype=dtype)
+        for ours, theirs in wanted.items()
+    }
+
+
+def _same_input(names: Iterable[str]) -> list[list[str]]:
+    """The blocks' matrices; query, key and value of a layer, which multiply together, as one."""
+    groups = defaultdict(list)
+    for name in names:
+        half, _, rest = name.rpartition(".weight")[0].rpartition(".")
+        if half.startswith("blocks.") and "norm" not in rest:
+            groups[half, "qkv" if rest in ("query", "key", "value") else rest].append(name)
+    return list(groups.values())
 
 
 def _check_names(wanted: set[str], found: set[str], config: Config, is_whole: bool) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from kvpipe.attention import attention
 from kvpipe.cache import Cache, Seen
 from kvpipe.config import Config
-from kvpipe.linear import Linear, linear
+from kvpipe.linear import Linear, linear, together
 
 # (q, k, v, q_positions, k_positions, window) -> out: ring attention is another one of these.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "int | None"], Tensor]
@@ -89,14 +89,16 @@ class Attention(nn.Module):
         cache: Cache | None,
         attend: Attend,
     ) -> Tensor:
-        q = rotate(self.query_norm(self._heads(self.query(x))), *turn)
         if self.source == self.layer:
-            k = rotate(self.key_norm(self._heads(self.key(x))), *turn)
-            v = self._heads(self.value(x))
+            q, k, v = map(self._heads, together(x, self.query, self.key, self.value))
+            k = rotate(self.key_norm(k), *turn)
             is_new = cache is None
             kv[self.layer] = (
                 (k, v, positions) if is_new else cache.append(self.layer, k, v, positions)
             )
+        else:
+            q = self._heads(self.query(x))
+        q = rotate(self.query_norm(q), *turn)
         out = attend(q, *kv[self.source][:2], positions, kv[self.source][2], self.window)
         if cache is not None:
             cache.observe(self.layer, q, positions)
@@ -104,7 +106,8 @@ class Attention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, T, heads * D) -> (B, heads, T, D)."""
-        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+        B, T, _ = x.shape
+        return x.view(B, T, -1, self.head_size).transpose(1, 2)
 
 
 class FeedForward(nn.Module):

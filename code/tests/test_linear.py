@@ -6,10 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvpipe import linear as module
-from kvpipe.linear import Linear, by_columns, linear
+from kvpipe.checkpoints import load_stage
+from kvpipe.linear import Linear, lay_out, linear, together
 
 has_onednn = pytest.mark.skipif(module._onednn is None, reason="this torch has no oneDNN product")
-is_x86 = pytest.mark.skipif(not module._is_x86(), reason="`by_columns` keeps rows on this machine")
+is_x86 = pytest.mark.skipif(
+    not module._is_x86(), reason="`lay_out` changes nothing on this machine"
+)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Rows of x: nothing around them, the decoder's (B, T) for decoding and prefill, more than a block.
 ROWS = ((), (1,), (1, 1), (2, 1), (3, 7), (130,))
@@ -22,6 +25,24 @@ def product(rows: tuple[int, ...], n_out: int, n_in: int, dtype=torch.float32, b
     sizes = ((*rows, n_in), (n_out, n_in), (n_out,))
     x, weight, b = (torch.randn(size, generator=generator).to(dtype) for size in sizes)
     return x, weight, b if bias else None
+
+
+def by_columns(weight: Tensor) -> Tensor:
+    """The same matrix as `lay_out` stores it."""
+    tensors = {"weight": weight}
+    lay_out(tensors, [["weight"]])
+    return tensors["weight"]
+
+
+def beside_another(weight: Tensor) -> Tensor:
+    """The same matrix, its columns between those of another."""
+    tensors = {"other": torch.randn(7, weight.shape[1]).to(weight.dtype), "weight": weight}
+    lay_out(tensors, [["other", "weight"]])
+    return tensors["weight"]
+
+
+LAYOUTS = {"rows": torch.clone, "columns": by_columns, "beside-another": beside_another}
+layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
 
 def assert_product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
@@ -46,7 +67,7 @@ def n_threads(request):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", [torch.clone, by_columns], ids=["rows", "columns"])
+@layouts
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
 @torch.inference_mode()
 def test_every_path_gives_the_usual_product(n_threads, dtype, layout, bias):
@@ -56,7 +77,7 @@ def test_every_path_gives_the_usual_product(n_threads, dtype, layout, bias):
             assert_product(linear(x, layout(weight), b), x, weight, b)
 
 
-@pytest.mark.parametrize("layout", [torch.clone, by_columns], ids=["rows", "columns"])
+@layouts
 @torch.no_grad()
 def test_x_may_lie_in_memory_as_it_likes(layout):
     _, weight, bias = product((), 48, 80)
@@ -77,6 +98,16 @@ def test_infinite_and_undefined_numbers_come_through():
     y, usual = linear(x, by_columns(weight)), F.linear(x, weight)
     assert torch.equal(y.isnan(), usual.isnan())
     assert torch.equal(y.isinf(), usual.isinf())
+
+
+@has_onednn
+@is_x86
+@torch.no_grad()
+def test_a_matrix_with_gaps_stays_away_from_onednn(monkeypatch):
+    x, weight, bias = product((2, 3), 48, 80)
+    forbid(monkeypatch, module, "_onednn")
+    for gaps in (beside_another(weight), torch.randn(96, 80)[::2], torch.randn(48, 90)[:, :80]):
+        linear(x, gaps, bias)
 
 
 class Unused(Exception):
@@ -112,7 +143,7 @@ def test_several_float32_rows_go_to_onednn(monkeypatch, layout):
 
 
 @pytest.mark.parametrize("rows", [(1, 1), (2, 3)])
-@pytest.mark.parametrize("layout", [torch.clone, by_columns], ids=["rows", "columns"])
+@layouts
 @pytest.mark.parametrize("needs_grad", ["x", "weight"])
 def test_gradients_are_those_of_the_usual_product(rows, layout, needs_grad):
     def gradients(function, weight: Tensor) -> list[Tensor | None]:
@@ -185,18 +216,148 @@ def test_other_devices_take_the_usual_product():
 
 
 @is_x86
-def test_by_columns_moves_numbers_and_changes_none():
-    weight = torch.randn(48, 80)
-    columns = by_columns(weight)
-    assert torch.equal(columns, weight)
-    assert columns.stride() == (1, 48)
-    assert columns.data_ptr() != weight.data_ptr()
-
-
-@is_x86
 def test_every_thread_gets_an_equal_part():
     parts = {threads: module._n_parts(576, threads) for threads in (1, 2, 5, 7, 64)}
     assert parts == {1: 1, 2: 2, 5: 4, 7: 6, 64: 64}
     rows, starts = module._bags(4, 2)
     assert rows.tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
     assert starts.tolist() == [0, 4]
+
+
+SIDE = {"query": (48, 80), "key": (16, 80), "value": (16, 80), "output": (80, 48)}
+GROUPS = [["query", "key", "value"], ["output"]]
+
+
+def laid_out(dtype=torch.float32) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Matrices as they are, and as `lay_out` stores them in groups; with a vector it must spare."""
+    generator = torch.Generator().manual_seed(1)
+    plain = {name: torch.randn(size, generator=generator).to(dtype) for name, size in SIDE.items()}
+    plain["norm"] = torch.randn(80)
+    moved = dict(plain)
+    lay_out(moved, GROUPS)
+    return plain, moved
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_lay_out_moves_numbers_and_changes_none(dtype):
+    plain, moved = laid_out(dtype)
+    for name, tensor in plain.items():
+        assert torch.equal(moved[name], tensor), name
+        assert moved[name].dtype is tensor.dtype
+    assert moved["norm"] is plain["norm"]
+
+
+@is_x86
+def test_lay_out_puts_a_groups_columns_side_by_side():
+    plain, moved = laid_out()
+    assert moved["output"].stride() == (1, 80)
+    assert {moved[name].stride() for name in GROUPS[0]} == {(1, 48 + 16 + 16)}
+    first = moved["query"].data_ptr()
+    assert [moved[name].data_ptr() - first for name in GROUPS[0]] == [0, 4 * 48, 4 * 64]
+    joint = module._joint([moved[name] for name in GROUPS[0]])
+    assert torch.equal(joint, torch.cat([plain[name] for name in GROUPS[0]]))
+    # One stretch of memory for all groups.
+    assert moved["output"].data_ptr() - first == 4 * 80 * 80
+    moved["key"].zero_()
+    for name in ("query", "value", "output"):
+        assert torch.equal(moved[name], plain[name])
+
+
+def test_weights_that_are_not_neighbours_are_not_joined():
+    plain, moved = laid_out()
+    for weights in (
+        [plain["query"], plain["key"]],
+        [moved["query"], moved["key"]],  # the value's columns lie between
+        [moved["query"], moved["value"], moved["key"]],
+        [moved["query"], moved["query"], moved["key"]],
+        [moved["query"], moved["key"], moved["value"].clone()],
+    ):
+        assert module._joint(weights) is None
+
+
+def layers_of(tensors: dict[str, Tensor], bias: bool) -> list[Linear]:
+    layers = []
+    for name in GROUPS[0]:
+        layer = Linear(80, len(tensors[name]), bias=bias)
+        layer.weight = torch.nn.Parameter(tensors[name])
+        if bias:
+            layer.bias.data = torch.arange(len(tensors[name])) + 0.5
+        layers.append(layer)
+    return layers
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_together_is_each_layer_by_itself(n_threads, bias, mode):
+    plain, moved = laid_out()
+    for rows in ROWS:
+        x, _, _ = product(rows, 1, 80)
+        for tensors in (plain, moved):
+            layers = layers_of(tensors, bias)
+            with mode():
+                parts = together(x, *layers)
+            for part, layer, name in zip(parts, layers, GROUPS[0], strict=True):
+                found = part.detach()
+                assert_product(found, x, plain[name], layer.bias.detach() if bias else None)
+
+
+@is_x86
+@pytest.mark.parametrize("rows", [(1, 1), (2, 3)])
+def test_neighbours_cost_one_product_each_with_gradients_and_one_without(monkeypatch, rows):
+    calls = []
+    monkeypatch.setattr(module, "linear", lambda *a: calls.append(a) or linear(*a))
+    layers, (x, _, _) = layers_of(laid_out()[1], bias=False), product(rows, 1, 80)
+
+    def count() -> int:
+        calls.clear()
+        together(x, *layers)
+        return len(calls)
+
+    assert count() == 3
+    with torch.no_grad():
+        assert count() == 1
+    for layer in layers[1:]:
+        layer.requires_grad_(False)
+    assert count() == 3
+    layers[0].requires_grad_(False)
+    assert count() == 1
+    x.requires_grad_()
+    assert count() == 3
+
+
+def test_gradients_reach_every_neighbour():
+    plain, moved = laid_out()
+    x, _, _ = product((2, 3), 1, 80)
+    gradients = []
+    for tensors in (plain, moved):
+        layers = layers_of(tensors, bias=True)
+        sum(part.square().sum() for part in together(x, *layers)).backward()
+        gradients.append([p.grad for layer in layers for p in layer.parameters()])
+    for ours, theirs in zip(*gradients, strict=True):
+        # The same sums over six rows, in an order that the layout may change.
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+
+
+@is_x86
+@pytest.mark.parametrize("layer_range", [None, range(1, 2)])
+def test_a_loaded_model_has_its_neighbours_side_by_side(tiny, tmp_path, layer_range):
+    for family in ("llama", "qwen2", "qwen3"):
+        tiny(family)[1].save_pretrained(tmp_path / family)
+        stage = load_stage(tmp_path / family, layer_range)
+        for block in stage.blocks.values():
+            inner, ffn = block.attention, block.ffn
+            neighbours = [layer.weight for layer in (inner.query, inner.key, inner.value)]
+            assert module._joint(neighbours) is not None
+            for layer in (inner.output, ffn.gate, ffn.up, ffn.down):
+                assert layer.weight.stride() == (1, len(layer.weight))
+
+
+@is_x86
+@torch.inference_mode()
+def test_a_loaded_model_decodes_with_five_products_a_layer(tiny, monkeypatch):
+    calls = []
+    bag = torch.embedding_bag
+    monkeypatch.setattr(torch, "embedding_bag", lambda *a, **k: calls.append(a) or bag(*a, **k))
+    ours, _ = tiny("llama")
+    ours(torch.tensor([[5]]))
+    assert len(calls) == 5 * ours.config.n_layers
