@@ -17,6 +17,7 @@ import torch
 from platformdirs import user_cache_path
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from kvpipe.config import Config
 from kvpipe.default_model import fetch_default
@@ -85,7 +86,7 @@ def load_stage(
 ) -> Stage:
     """The stage that owns `layers` (all by default), reading only the tensors it needs."""
     config = Config.from_hf(folder)
-    with torch.device("meta"):
+    with torch.device("meta"), _skip_init():
         stage = Transformer(config) if layers is None else Stage(config, layers)
     files = tensor_files(Path(folder))
     wanted = {ours: hf_name(ours, config.tied_embeddings) for ours in stage.state_dict()}
@@ -95,6 +96,14 @@ def load_stage(
     lay_out(tensors, _same_input(tensors))
     stage.load_state_dict(tensors, assign=True)
     return stage.eval()
+
+
+class _skip_init(TorchFunctionMode):
+    """Draw no first weights: on the meta device torch would load its compiler for it, a second."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if getattr(function, "__module__", None) != "torch.nn.init":
+            return function(*args, **(kwargs or {}))
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:

@@ -192,6 +192,14 @@ def test_our_peak_memory_is_not_above_theirs():
         assert peaks["kvpipe"][kind] <= peaks["transformers"][kind], kind
 
 
+def test_loading_leaves_torchs_compiler_alone(folder):
+    code = "import sys, kvpipe.checkpoints as c; c.load_stage(sys.argv[1]); print(*sys.modules)"
+    command = [sys.executable, "-c", code, str(folder)]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert "torch.nn" in loaded
+    assert "torch._dynamo" not in loaded
+
+
 def test_help_names_the_options():
     command = [sys.executable, "-m", "kvpipe.bench", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
