@@ -30,12 +30,13 @@ CHAPTERS = {
 # Modules that serve every chapter.
 SUPPORT = {
     "__init__", "__main__", "bench", "bench_report", "book", "book_pages", "comm", "derivation",
-    "evaluate", "hf", "ledger", "measure", "notebooks", "plots", "plots_pipeline", "svg",
+    "evaluate", "hf", "ledger", "measure", "notebooks", "plots", "plots_balance", "plots_context",
+    "plots_kv_sharing", "plots_pipeline", "plots_pyramid", "svg",
     "widgets",
 }  # fmt: skip
 # What draws, and who may ask it to.
-DRAWING = {"plots", "plots_pipeline", "widgets"}
-MAY_DRAW = {"plots", "plots_pipeline", "widgets", "book", "book_pages"}
+DRAWING = {module for module in SUPPORT if module.startswith("plots")} | {"widgets"}
+MAY_DRAW = DRAWING | {"book", "book_pages"}
 LONGEST_MODULE, LONGEST_FUNCTION = 299, 49  # lines
 
 CHAPTER_OF = {module: n for n, modules in CHAPTERS.items() for module in modules}

@@ -8,6 +8,7 @@ import pytest
 from practice_bench import REPOSITORY, host, judge, problem
 
 from kvpipe_practice import cli
+from kvpipe_practice.work import shorter
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -28,12 +29,13 @@ def test_slips_at_the_prompt_get_the_right_words(judge, tmp_path, capsys):
 
 
 def test_the_folder_may_follow_the_command_and_suggestions_keep_it(
-    judge, problem, tmp_path, capsys
+    judge, problem, tmp_path, capsys, monkeypatch
 ):
+    monkeypatch.chdir(REPOSITORY)
     folder = tmp_path / "elsewhere"
     root = ["--problems", str(problem.folder.parent)]
     assert cli.main([*root, "start", "soft-rows", "--my", str(folder)]) == 0
-    assert f"--my {folder} test soft-rows" in capsys.readouterr().out
+    assert f"--my {shorter(folder)} test soft-rows" in capsys.readouterr().out
     assert (folder / "soft_rows.py").exists()
     assert cli.main([*root, "export", "--my", str(folder)]) == 0
     assert len(list(folder.glob("kvpipe-practice-*.zip"))) == 1
