@@ -30,8 +30,8 @@ CHAPTERS = {
 # Modules that serve every chapter.
 SUPPORT = {
     "__init__", "__main__", "bench", "bench_report", "book", "book_pages", "comm", "derivation",
-    "evaluate", "hf", "ledger", "measure", "notebooks", "plots", "plots_balance", "plots_context",
-    "plots_kv_sharing", "plots_pipeline", "plots_pyramid", "svg",
+    "evaluate", "hf", "ledger", "measure", "needles", "notebooks", "plots", "plots_balance",
+    "plots_context", "plots_kv_sharing", "plots_pipeline", "plots_pyramid", "svg", "texts",
     "widgets",
 }  # fmt: skip
 # What draws, and who may ask it to.
