@@ -53,6 +53,34 @@ def probabilities(
     return probs
 
 
+def pick_tokens(
+    logits: Tensor,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """One token per row of logits, (B, V) -> (B, 1): the likeliest at temperature 0, else drawn."""
+    if temperature == 0:
+        return logits.argmax(dim=-1, keepdim=True)
+    probs = probabilities(logits, temperature, top_k, top_p)
+    return torch.multinomial(probs, num_samples=1, generator=generator)
+
+
+def check_options(
+    max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
+) -> None:
+    """Raise ValueError for what `stream` cannot do, naming the option and its range."""
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be 1 or more")
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ValueError(f"temperature is {temperature}; it must be a finite number >= 0")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}; it must be 1 or more")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; it must lie in (0, 1]")
+
+
 @torch.inference_mode()
 def stream(
     model: Transformer,
@@ -79,7 +107,7 @@ def stream(
     Raises ValueError for empty or ragged prompts, options out of range, ids outside the
     vocabulary, and prompts that leave no room for the new tokens in the model's context.
     """
-    _check_options(max_new_tokens, temperature, top_k, top_p)
+    check_options(max_new_tokens, temperature, top_k, top_p)
     device = next(model.parameters()).device
     tokens = _as_tensor(prompts, device)
     B, T = tokens.shape
@@ -93,7 +121,7 @@ def stream(
     is_done = [False] * B
     for _ in range(max_new_tokens):
         logits = model(tokens, positions, cache, attend, n_logits=1)[:, -1]
-        tokens = _pick(logits, temperature, top_k, top_p, generator)
+        tokens = pick_tokens(logits, temperature, top_k, top_p, generator)
         positions = positions[:, -1:] + 1
         step = [None if done else t for done, t in zip(is_done, tokens[:, 0].tolist(), strict=True)]
         is_done = [t is None or t in stop_tokens for t in step]
@@ -130,20 +158,6 @@ def answer(
     yield text[len(shown) :]  # a character that was cut off, as the tokenizer shows it
 
 
-def _pick(
-    logits: Tensor,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """One token per row, (B, V) -> (B, 1)."""
-    if temperature == 0:
-        return logits.argmax(dim=-1, keepdim=True)
-    probs = probabilities(logits, temperature, top_k, top_p)
-    return torch.multinomial(probs, num_samples=1, generator=generator)
-
-
 def _as_tensor(prompts: Rows, device: torch.device) -> Tensor:
     if not isinstance(prompts, Tensor):
         lengths = sorted({len(row) for row in prompts})
@@ -173,16 +187,3 @@ def _check_ends(positions: Tensor) -> None:
             f"row {row[0]} ends in padding (position {int(positions[row[0], -1])}); pad on the "
             "left, as left_pad() does"
         )
-
-
-def _check_options(
-    max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
-) -> None:
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be 1 or more")
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise ValueError(f"temperature is {temperature}; it must be a finite number >= 0")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k is {top_k}; it must be 1 or more")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p is {top_p}; it must lie in (0, 1]")

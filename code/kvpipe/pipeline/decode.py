@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from kvpipe.cache import KVCache
-from kvpipe.generate import _check_options, _pick, left_pad
+from kvpipe.generate import check_options, left_pad, pick_tokens
 from kvpipe.pipeline.agreement import check_stages, gather, same
 from kvpipe.pipeline.batching import Batch, Request, Slots, check_batches
 from kvpipe.pipeline.messages import Mailbox
@@ -73,7 +73,7 @@ def decode(
     stages that do not make one model and for requests that differ or cannot be decoded.
     """
     sampling = sampling or Sampling()
-    _check_options(1, sampling.temperature, sampling.top_k, sampling.top_p)
+    check_options(1, sampling.temperature, sampling.top_k, sampling.top_p)
     n_slots = len(batches) if n_in_flight is None else n_in_flight
     check_batches(batches, n_slots, stage.config.vocab_size, stage.config.context)
     check_stages(group, round_robin(group.size(), n_slots), {group.rank(): stage})
@@ -143,7 +143,7 @@ class _Decoding:
         out = self.stage(x, memory.positions, memory.cache, n_logits=1)
         if self.rank == self.n_ranks - 1:
             s = self.sampling
-            out = _pick(out[:, -1], s.temperature, s.top_k, s.top_p, memory.generator)[:, 0]
+            out = pick_tokens(out[:, -1], s.temperature, s.top_k, s.top_p, memory.generator)[:, 0]
         if out.device.type == "cuda":
             torch.cuda.synchronize(out.device)
         self.spans.append(Span(op, start, time.perf_counter()))
