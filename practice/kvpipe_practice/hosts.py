@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO, Protocol
@@ -71,36 +73,57 @@ def command(body: str) -> list[str]:
     return [sys.executable, "-E", "-s", "-c", setup + body]
 
 
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let Ctrl-C wait until the block is over: who starts a process gets to know its number."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Ctrl-C never comes here
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
+
+
 class ForkHost:
     """One warm process that forks; started when the host is made, ready when first used."""
 
     def __init__(self, with_torch: bool) -> None:
         self.with_torch = with_torch
         self.process: subprocess.Popen | None = None
-        self._start()
+        try:
+            self._start()
+        except KeyboardInterrupt:
+            self.close()
+            raise
 
     def _start(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="kvpipe-host-")
         ours, theirs = socket.socketpair()
         ours.settimeout(START_LIMIT_S)
+        self.channel, self.lines = ours, ours.makefile("rb")
+        self.ready = False
         body = (
             "from kvpipe_practice import forkhost; "
             f"forkhost.serve({theirs.fileno()}, {self.with_torch})"
         )
         self.errors: IO[bytes] = open(Path(self.folder.name) / "errors", "w+b")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            command(body),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-            pass_fds=(theirs.fileno(),),
-            cwd=self.folder.name,
-            env=environment(self.folder.name),
-            start_new_session=True,
-        )
+        with undisturbed():
+            self.process = subprocess.Popen(
+                command(body),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self.errors,
+                pass_fds=(theirs.fileno(),),
+                cwd=self.folder.name,
+                env=environment(self.folder.name),
+                start_new_session=True,
+            )
         theirs.close()
-        self.channel, self.lines = ours, ours.makefile("rb")
-        self.ready = False
 
     def _receive(self) -> dict:
         try:
