@@ -5,6 +5,7 @@ data. Layers and stages count from 0.
 """
 
 from kvpipe.balance.architecture import Architecture, architecture_of, read_architecture
+from kvpipe.balance.comparison import Alternative, Study, alternatives, compare, study, sweep
 from kvpipe.balance.costs import (
     Conventions,
     LayerCost,
@@ -14,16 +15,7 @@ from kvpipe.balance.costs import (
     model_costs,
 )
 from kvpipe.balance.effects import Border, borders, cache_bytes_saved
-from kvpipe.balance.exact import exact
-from kvpipe.balance.fir import (
-    StageCosts,
-    check_partition,
-    even_split,
-    fir,
-    kv_source,
-    may_share,
-    stage_costs,
-)
+from kvpipe.balance.exact_planner import exact
 from kvpipe.balance.placements import (
     Search,
     Step,
@@ -48,7 +40,15 @@ from kvpipe.balance.prediction import (
 from kvpipe.balance.presets import PRESETS
 from kvpipe.balance.signal import calibrate, read_times
 from kvpipe.balance.splits import best_split, megatron_layout, torchtitan_split, torchtitan_stages
-from kvpipe.balance.study import Alternative, Study, alternatives, study, sweep
+from kvpipe.balance.stages import (
+    StageCosts,
+    check_partition,
+    even_split,
+    fir,
+    kv_source,
+    may_share,
+    stage_costs,
+)
 
 __all__ = [
     "METHODS",
@@ -79,6 +79,7 @@ __all__ = [
     "calibrate",
     "change",
     "check_partition",
+    "compare",
     "corrected",
     "even_split",
     "exact",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvpipe.balance.costs import ModelCosts
-from kvpipe.balance.fir import StageCosts
+from kvpipe.balance.stages import StageCosts
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvpipe.balance.fir import StageCosts, fir, may_share
+from kvpipe.balance.stages import StageCosts, fir, may_share
 
 OBJECTIVES = ("largest", "fir")
 TIE = 1e-12  # relative: loads that differ by less are equal, so that rounding decides nothing
@@ -93,7 +93,7 @@ def algorithm_1(
         if not candidates:
             return _ended(shared, steps, f"stage {target} has no layer left to convert")
         shared.add(max(candidates))
-        steps.append(_step(costs, shared, max(candidates), f"{why}; deepest layer left"))
+        steps.append(_step(costs, shared, max(candidates), f"{why}; its deepest layer left"))
 
 
 def corrected(
@@ -125,8 +125,9 @@ def corrected(
         if not candidates:
             stopped = f"stage {target}, the largest, has no legal layer left"
             break
+        reason = _excess(costs.loads(shared), target)
         shared.add(max(candidates))
-        steps.append(_step(costs, shared, max(candidates), "deepest legal layer of the largest"))
+        steps.append(_step(costs, shared, max(candidates), reason))
         now = value(costs.loads(shared), objective)
         if now < best * (1 - TIE):
             best, best_shared = now, tuple(sorted(shared))
@@ -144,14 +145,22 @@ def largest_stage(loads: Sequence[float]) -> int:
     return max(stage for stage, load in enumerate(loads) if load >= limit)
 
 
-def in_order(costs: StageCosts, layers: Sequence[int], reason: str) -> Search:
-    """A given set of layers as a search, converted from the deepest up."""
-    shared: set[int] = set()
-    steps = []
-    for layer in sorted(layers, reverse=True):
+def relieving(costs: StageCosts, layers: Sequence[int], reason: str, stopped: str) -> Search:
+    """A given set of layers as a path: always one on the largest stage that has any left."""
+    stage_of, shared, steps, left = costs.stage_of, set(), [], set(layers)
+    while left:
+        loads = costs.loads(shared)
+        layer = max(left, key=lambda layer: (loads[stage_of[layer]], layer))
+        left.remove(layer)
         shared.add(layer)
-        steps.append(_step(costs, shared, layer, reason))
-    return Search(tuple(sorted(layers)), tuple(steps), "all layers of the set are converted")
+        steps.append(_step(costs, shared, layer, reason or _excess(loads, stage_of[layer])))
+    return _ended(shared, steps, stopped)
+
+
+def _excess(loads: Sequence[float], stage: int) -> str:
+    """How far a stage is above the mean, as the reason to relieve it."""
+    above = loads[stage] * len(loads) / sum(loads) - 1
+    return f"stage {stage} is {above:.1%} above the mean"
 
 
 def check_budget(budget: int, limit: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kvpipe.balance.architecture import architecture_of, read_object
 from kvpipe.balance.costs import Conventions, number
-from kvpipe.balance.fir import fir
+from kvpipe.balance.stages import fir
 from kvpipe.config import Config
 
 FORMAT, VERSION = "kvpipe-sharing-plan", 1

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvpipe.balance import placements
 from kvpipe.balance.costs import ModelCosts
-from kvpipe.balance.exact import exact
-from kvpipe.balance.fir import StageCosts, kv_source, may_share
-from kvpipe.balance.placements import Search
+from kvpipe.balance.exact_planner import exact
+from kvpipe.balance.placements import (
+    Search,
+    algorithm_1,
+    bipolar,
+    check_budget,
+    check_objective,
+    corrected,
+    last_quarter,
+    relieving,
+    uniform,
+)
 from kvpipe.balance.planfile import Conversion, Plan
 from kvpipe.balance.prediction import Change, change, predict, schedule_for
 from kvpipe.balance.signal import calibrate
+from kvpipe.balance.stages import StageCosts, kv_source, may_share
 from kvpipe.pipeline import Schedule
 
 METHODS = ("exact", "corrected", "algorithm-1", "uniform", "bipolar", "last", "last-quarter")
@@ -41,7 +50,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ValueError(f"method {self.method!r} is none of {', '.join(METHODS)}")
-        placements.check_objective(self.objective)
+        check_objective(self.objective)
         searches = ("exact", "corrected")
         refused = {
             "epsilon": self.epsilon is not None and self.method != "algorithm-1",
@@ -77,24 +86,26 @@ def search(stages: StageCosts, request: Request) -> Search:
     """Which layers the request's method converts, and on which path."""
     n = len(stages.layers)
     budget = request.budget if request.budget is not None else max(1, n // 4)
-    placements.check_budget(budget, n)
+    check_budget(budget, n)
     alpha = request.alpha or 0.0
     allowed = may_share(stages, same_stage=request.same_stage, alpha=alpha)
     if request.method == "exact":
         return exact(stages, budget, request.objective, allowed)
     if request.method == "corrected":
-        return placements.corrected(stages, budget, request.objective, allowed)
+        return corrected(stages, budget, request.objective, allowed)
     if request.method == "algorithm-1":
         epsilon = 0.05 if request.epsilon is None else request.epsilon
-        return placements.algorithm_1(stages, budget, epsilon, alpha)
+        return algorithm_1(stages, budget, epsilon, alpha)
     rules: Mapping[str, Callable[[], Sequence[int]]] = {
-        "uniform": lambda: placements.uniform(n, budget),
-        "bipolar": lambda: placements.bipolar(n, budget),
+        "uniform": lambda: uniform(n, budget),
+        "bipolar": lambda: bipolar(n, budget),
         "last": lambda: range(n - budget, n),
-        "last-quarter": lambda: placements.last_quarter(n),
+        "last-quarter": lambda: last_quarter(n),
     }
     layers = rules[request.method]()
-    return placements.in_order(stages, layers, f"chosen by its place: {request.method}")
+    return relieving(
+        stages, layers, f"chosen by its place: {request.method}", "the rule names no more layers"
+    )
 
 
 def make_plan(costs: ModelCosts, request: Request) -> Plan:

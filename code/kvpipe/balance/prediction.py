@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kvpipe.balance.costs import Conventions, Extra, ModelCosts
-from kvpipe.balance.fir import StageCosts, stage_costs
+from kvpipe.balance.stages import StageCosts, stage_costs
 from kvpipe.pipeline import Comm, Cost, Schedule, Timeline, build, simulate
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kvpipe.balance.architecture import read_object
 from kvpipe.balance.costs import number
-from kvpipe.balance.fir import StageCosts
+from kvpipe.balance.stages import StageCosts
 
 FIELDS = {"stages", "saving", "unit"}
 

@@ -22,15 +22,15 @@ from itertools import product
 
 import numpy as np
 
-from kvpipe.balance.fir import StageCosts, fir, may_share
 from kvpipe.balance.placements import (
     TIE,
     Search,
     check_budget,
     check_objective,
-    in_order,
     largest_stage,
+    relieving,
 )
+from kvpipe.balance.stages import StageCosts, fir, may_share
 
 LARGEST_TABLE = 2**16  # subset sums of one stage
 
@@ -59,7 +59,7 @@ def exact(
     solve = _smallest_maximum if objective == "largest" else _smallest_fir
     shared = solve(costs, budget, layers)
     what = "largest stage" if objective == "largest" else "FIR"
-    return in_order(costs, shared, f"part of the set with the smallest {what}")
+    return relieving(costs, shared, "", f"no {budget} layers or fewer give a smaller {what}")
 
 
 def _smallest_maximum(costs: StageCosts, budget: int, layers: list[list[int]]) -> list[int]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from kvpipe.balance.costs import ModelCosts
 from kvpipe.balance.effects import Border, borders, cache_bytes_saved
-from kvpipe.balance.fir import StageCosts, ranges
 from kvpipe.balance.planfile import Plan
 from kvpipe.balance.planner import Request, cut, detailed_plan, search
 from kvpipe.balance.prediction import (
@@ -24,6 +23,7 @@ from kvpipe.balance.prediction import (
     vocabulary_parallel,
 )
 from kvpipe.balance.splits import best_split
+from kvpipe.balance.stages import StageCosts, may_share, ranges
 from kvpipe.pipeline import Schedule
 
 WORTH = 0.02  # predicted gain in time below which a lossy change is not recommended
@@ -129,6 +129,43 @@ def sweep(costs: ModelCosts, request: Request, budgets: Sequence[int]) -> list[A
         shared = search(stages, replace(request, budget=budget)).shared if budget else ()
         found.append(weigh(f"{budget} layers", stages, shared))
     return found
+
+
+def compare(costs: ModelCosts, request: Request) -> list[Alternative]:
+    """Every method on the same stages, with the same budget, guards and sources; fastest first.
+
+    Algorithm 1 runs with the request's tolerance, or with 0.10, 0.05 and 0.02. What a method
+    converts without a legal source is left out, as its note says.
+    """
+    stages, schedule = cut(costs, request)
+    weigh = _Scale.of(costs, stages, schedule)
+    bare = replace(request, objective="largest", epsilon=None, alpha=None)
+    guarded = replace(bare, method="exact", alpha=request.alpha)
+    epsilons = (0.10, 0.05, 0.02) if request.epsilon is None else (request.epsilon,)
+    trials = {
+        "exact, largest stage": guarded,
+        "exact, FIR": replace(guarded, objective="fir"),
+        "corrected": replace(guarded, method="corrected"),
+        **{
+            f"Algorithm 1, tolerance {epsilon:g}": replace(
+                guarded, method="algorithm-1", epsilon=epsilon
+            )
+            for epsilon in epsilons
+        },
+        "uniform": replace(bare, method="uniform"),
+        "bipolar": replace(bare, method="bipolar"),
+        "last layers": replace(bare, method="last"),
+        "last quarter": replace(bare, method="last-quarter", budget=None),
+    }
+    allowed = may_share(stages, same_stage=request.same_stage)
+    found = [weigh("no sharing", stages, ())]
+    for name, trial in trials.items():
+        shared = search(stages, trial).shared
+        legal = [layer for layer in shared if allowed[layer]]
+        left_out = [layer for layer in shared if not allowed[layer]]
+        note = f"without layers {left_out}, which have no legal source" if left_out else ""
+        found.append(weigh(name, stages, legal, note))
+    return sorted(found, key=lambda row: row.change.time)
 
 
 @dataclass(frozen=True)
