@@ -1,227 +1,70 @@
-"""Our decoder beside `transformers`: speed, bandwidth and memory, same weights. Chapter 1.
+"""Measures what the chapters built, beside what there is otherwise. Support module.
 
-`python -m kvpipe.bench` (or `make bench`) measures both in one process, in turns, prints a table
-and writes a JSON file. Memory and load time come from a fresh process each.
+`python -m kvpipe.bench` (or `make bench`) runs every part, prints tables and writes one JSON file;
+`python -m kvpipe.bench pipeline` runs one part. What is compared takes turns.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
-import statistics
-import subprocess
-import sys
-import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from rich.console import Console
-from torch import Tensor
 
-from kvpipe import measure
-from kvpipe.cache import KVCache
-from kvpipe.checkpoints import DEFAULT, fetch, load
-from kvpipe.generate import generate
+from kvpipe import bench_model, bench_pipeline, measure
+from kvpipe.bench_part import Settings
+from kvpipe.checkpoints import DEFAULT, fetch
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PARTS = {"model": bench_model, "pipeline": bench_pipeline}  # a module each, see `bench_part`
 
 
-@dataclass(frozen=True)
-class Task:
-    """One thing to time. Without new tokens it is the prefill of `context_tokens`."""
-
-    name: str
-    batch: int  # rows decoded together
-    context_tokens: int  # tokens of each row before the first new one
-    new_tokens: int = 0  # tokens decoded for each row
-
-    @property
-    def timed_tokens(self) -> int:
-        return self.batch * (self.new_tokens or self.context_tokens)
-
-
-TASKS = (
-    Task("decode", batch=1, context_tokens=512, new_tokens=32),
-    Task("decode", batch=8, context_tokens=512, new_tokens=8),
-    Task("prefill", batch=1, context_tokens=2048),
-)
-QUICK_TASKS = (
-    Task("decode", batch=1, context_tokens=128, new_tokens=8),
-    Task("decode", batch=8, context_tokens=64, new_tokens=2),
-    Task("prefill", batch=1, context_tokens=256),
-)
-
-
-class Ours:
-    """This book's decoder."""
-
-    name = "kvpipe"
-
-    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
-        self.model, self.tokenizer = load(folder, dtype=dtype)
-
-    @torch.inference_mode()
-    def prefill(self, tokens: Tensor, new_tokens: int = 0) -> KVCache:
-        """The cache of `tokens`, with room for `new_tokens` more."""
-        cache = KVCache(capacity=tokens.shape[1] + new_tokens)
-        self.model(tokens, None, cache, n_logits=1)
-        return cache
-
-    def decode(self, tokens: Tensor, cache: KVCache, n: int) -> list[list[int]]:
-        """`n` tokens per row after `tokens`, of which the cache has seen all but the last."""
-        return generate(self.model, tokens[:, -1:], n, cache=cache)
-
-
-class Theirs:
-    """Hugging Face `transformers`, as it comes."""
-
-    name = "transformers"
-
-    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-
-    @torch.inference_mode()
-    def prefill(self, tokens: Tensor, new_tokens: int = 0):
-        """The cache of `tokens`; it grows by copying, so it needs no room."""
-        return self.model(tokens, use_cache=True, logits_to_keep=1).cache
-
-    def decode(self, tokens: Tensor, cache, n: int) -> list[list[int]]:
-        lengths = {"min_new_tokens": n, "max_new_tokens": n}
-        out = self.model.generate(
-            tokens, attention_mask=torch.ones_like(tokens), cache=cache, do_sample=False, **lengths
-        )
-        return out[:, tokens.shape[1] :].tolist()
-
-
-SUBJECTS = {subject.name: subject for subject in (Ours, Theirs)}
-
-
-def compare(task: Task, ours: Ours, theirs: Theirs, repeats: int) -> dict:
-    """Both on one task, in turns with a plain read of memory: one row of the report."""
-    tokens = prompt_tokens(ours, task.batch, task.context_tokens)
-    read, read_bytes = measure.read_run()
-    runs = {subject.name: _run(task, subject, tokens) for subject in (ours, theirs)}
-    samples_s = measure.interleaved_s({**runs, "read": read}, repeats)
-    seconds = {name: statistics.median(samples) for name, samples in samples_s.items()}
-    row = asdict(task) | {
-        "tokens_per_s": {name: task.timed_tokens / seconds[name] for name in SUBJECTS},
-        "ratio": seconds["transformers"] / seconds["kvpipe"],
-        "samples_s": samples_s,
-    }
-    if task.new_tokens:
-        bound_s = task.new_tokens * step_bytes(task, ours) / (read_bytes / seconds["read"])
-        row["read_bandwidth_bytes_per_s"] = read_bytes / seconds["read"]
-        row["step_bytes"] = step_bytes(task, ours)
-        row["fraction_of_bound"] = {name: bound_s / seconds[name] for name in SUBJECTS}
-        row["same_tokens"] = runs["kvpipe"]() == runs["transformers"]()
-    return row
-
-
-def _run(task: Task, subject: Ours | Theirs, tokens: Tensor) -> measure.Run:
-    if not task.new_tokens:
-        return lambda: subject.prefill(tokens)
-    cache = subject.prefill(tokens[:, :-1], 1 + task.new_tokens)
-    return lambda: subject.decode(tokens, copy.deepcopy(cache), task.new_tokens)
-
-
-def step_bytes(task: Task, ours: Ours) -> int:
-    """Bytes a decode step must read: weights once, and the cache of each row (mean length)."""
-    config, dtype = ours.model.config, next(ours.model.parameters()).dtype
-    weights = measure.weight_bytes(ours.model)
-    if not config.tied_embeddings:
-        weights -= ours.model.embedding.weight.nbytes
-    mean_context = task.context_tokens + (task.new_tokens - 1) / 2
-    return round(weights + task.batch * mean_context * config.kv_bytes_per_token(dtype.itemsize))
-
-
-def prompt_tokens(ours: Ours, batch: int, n: int) -> Tensor:
-    """English that every Python has, (batch, n) tokens: each row starts at another place."""
-    from pydoc_data.topics import topics
-
-    text = "\n".join(topics[name] for name in sorted(topics))[: 7 * batch * n]
-    ids = ours.tokenizer(text, add_special_tokens=False).input_ids
-    return torch.tensor(ids[: batch * n]).view(batch, n)
-
-
-def memory_and_load(name: str, folder: Path, dtype: str, quick: bool) -> dict[str, float]:
-    """Load time and peak memory of `name`, measured by a fresh process."""
-    command = [sys.executable, "-m", "kvpipe.bench", "--alone", name, "--model", str(folder)]
-    command += ["--dtype", dtype, *(["--quick"] if quick else [])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    if done.returncode != 0:
-        raise RuntimeError(f"{name} failed in a process of its own:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def alone(name: str, folder: Path, dtype: str, quick: bool) -> dict[str, float]:
-    """Load `name` in this process, decode and prefill once: seconds and the peak so far."""
-    decode_task, _, prefill_task = QUICK_TASKS if quick else TASKS
-    start = time.perf_counter()
-    subject = SUBJECTS[name](folder, DTYPES[dtype])
-    load_s = time.perf_counter() - start
-    one = torch.ones(1, 2, dtype=torch.long)
-    subject.decode(one, subject.prefill(one[:, :1]), 1)
-    first_token_s = time.perf_counter() - start
-    tokens = prompt_tokens(subject, 1, decode_task.context_tokens)
-    _run(decode_task, subject, tokens)()
-    decode_peak = measure.peak_memory_bytes()
-    subject.prefill(prompt_tokens(subject, 1, prefill_task.context_tokens))
-    return {
-        "load_s": load_s,
-        "load_and_first_token_s": first_token_s,
-        "decode_peak_bytes": decode_peak,
-        "prefill_peak_bytes": measure.peak_memory_bytes(),
-    }
-
-
-def bench(folder: Path, dtypes: list[str], quick: bool, repeats: int, console: Console) -> dict:
-    """Every task in every dtype, then memory: the whole report as plain data."""
-    rows, memory = [], []
-    for dtype in dtypes:
-        ours, theirs = Ours(folder, DTYPES[dtype]), Theirs(folder, DTYPES[dtype])
-        for task in QUICK_TASKS if quick else TASKS:
-            with console.status(f"{task.name}, {dtype} ..."):
-                rows.append({"dtype": dtype} | compare(task, ours, theirs, repeats))
-        del ours, theirs
-        for name in SUBJECTS:
-            with console.status(f"memory of {name}, {dtype} ..."):
-                found = memory_and_load(name, folder, dtype, quick)
-                memory.append({"dtype": dtype, "name": name} | found)
-    return {
+def run(parts: list[str], settings: Settings) -> dict:
+    """The numbers of all `parts`, and what they depend on, as plain data."""
+    about = {
         "machine": measure.machine(),
-        "model": folder.name,
-        "repeats": repeats,
-        "speed": rows,
-        "memory": memory,
+        "checkpoint": settings.folder.name,
+        "quick": settings.quick,
+        "repeats": settings.repeats,
     }
+    return about | {"parts": {name: PARTS[name].numbers(settings) for name in parts}}
+
+
+def show(report: dict, console: Console) -> None:
+    """Print the machine, then the tables of every part in the report."""
+    machine = report["machine"]
+    console.print(
+        f"{report['checkpoint']} on {machine['processor']} ({machine['instructions']}), "
+        f"{machine['threads']} threads; torch {machine['torch']}, "
+        f"transformers {machine['transformers']}; medians of {report['repeats']} rounds"
+    )
+    for name, found in report["parts"].items():
+        for table in PARTS[name].tables(found):
+            console.print(table)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m kvpipe.bench", description=__doc__)
     add = parser.add_argument
+    add("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
     add("--model", default=DEFAULT, help="default model's name, a folder or a hub name")
-    add("--dtype", choices=DTYPES, help="one number format only (default: all)")
-    add("--repeats", type=int, help="rounds of each measurement (default 7, quick 2)")
-    add("--quick", action="store_true", help="short prompts, few rounds, float32: under a minute")
+    add("--dtype", choices=bench_model.DTYPES, help="one number format only (default: all)")
+    add("--repeats", type=int, help="rounds of each comparison (default 7, quick 2)")
+    add("--quick", action="store_true", help="short prompts, few rounds, float32: about a minute")
     add("--json", type=Path, default=Path("_build/bench.json"), help="where the numbers go")
-    add("--alone", choices=SUBJECTS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    folder = fetch(options.model)
-    if options.alone:
-        print(json.dumps(alone(options.alone, folder, options.dtype, options.quick)))
-        return
-    dtypes = [options.dtype] if options.dtype else ["float32"] if options.quick else list(DTYPES)
-    repeats = options.repeats or (2 if options.quick else 7)
-    report = bench(folder, dtypes, options.quick, repeats, Console(stderr=True))
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
+    all_dtypes = ("float32",) if options.quick else tuple(bench_model.DTYPES)
+    settings = Settings(
+        folder=fetch(options.model),
+        quick=options.quick,
+        rounds=options.repeats,
+        dtypes=(options.dtype,) if options.dtype else all_dtypes,
+    )
+    report = run(options.parts or list(PARTS), settings)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    from kvpipe.bench_report import show
-
     show(report, Console())
     print(f"Numbers: {options.json}")
 

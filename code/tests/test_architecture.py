@@ -29,7 +29,8 @@ CHAPTERS = {
 }  # fmt: skip
 # Modules that serve every chapter.
 SUPPORT = {
-    "__init__", "__main__", "bench", "bench_report", "book", "book_pages", "comm", "derivation",
+    "__init__", "__main__", "bench", "bench_model", "bench_part", "bench_pipeline", "book",
+    "book_pages", "comm", "derivation",
     "evaluate", "hf", "ledger", "measure", "needles", "notebooks", "plots", "plots_balance",
     "plots_context", "plots_kv_sharing", "plots_pipeline", "plots_pyramid", "svg", "texts",
     "widgets",

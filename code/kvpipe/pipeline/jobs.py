@@ -97,14 +97,22 @@ def compare_engines(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, list[float]]:
+    """Seconds of every training step, ours and torch's, on the same stages: see `race_engines`."""
+    stages = load_stages(folder, schedule, group.rank(), sizes, device, dtype)
+    return race_engines(group, schedule, stages, tokens, repeats)
+
+
+def race_engines(
+    group: dist.ProcessGroup, schedule: Schedule, stages: Stages, tokens: Tensor, repeats: int
+) -> dict[str, list[float]]:
     """Seconds of every training step, ours and torch's, in turns, on the same stages.
 
     No optimizer step in between, so every step computes the same. A barrier before each one lets
-    the ranks start together; the step is over for all when the slowest rank is done.
+    the ranks start together; the step is over for all when the slowest rank is done. A first round
+    is left out.
     """
     from kvpipe.pipeline.engine import TorchEngine  # takes seconds to import
 
-    stages = load_stages(folder, schedule, group.rank(), sizes, device, dtype)
     engines = {
         "kvpipe": Trainer(group, schedule, stages),
         "torch": TorchEngine(group, schedule, stages),
