@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kvpipe.pipeline.agreement import gather, same
 from kvpipe.pipeline.messages import Mailbox, Posted
@@ -149,8 +150,8 @@ class Ring(Mailbox):
     def _gather(self, message: Gather) -> Promise:
         """Shorter tensors are filled up to the longest: the collective wants one size."""
         sizes = [prod(size) for size in message.arriving]
-        flat = message.tensor.new_zeros(max(sizes), device=self.wire)
-        flat[: message.tensor.numel()] = message.tensor.flatten()
+        flat = message.tensor.to(self.wire).flatten()
+        flat = pad(flat, (0, max(sizes) - flat.numel())) if min(sizes) < max(sizes) else flat
         arriving = [torch.empty_like(flat) for _ in sizes]
         work = dist.all_gather(arriving, flat, group=self.group, async_op=True)
 

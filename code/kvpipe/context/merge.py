@@ -32,16 +32,16 @@ def empty(q: Tensor) -> Partial:
     return Partial(out, out.new_full(q.shape[:-1], -torch.inf))
 
 
-def merge(*parts: Partial, dtype: torch.dtype | None = None) -> Partial:
+def merge(*parts: Partial) -> Partial:
     r"""Join parts over disjoint keys, in any order and grouping; exact for queries that saw none.
 
-    Every `out` is (B, H, T, D) and every `lse` (B, H, T). Sums are kept in `dtype`, by default
-    float32 or wider. With $m = \max_i \ell_i$ no exponential exceeds 1, whatever the gap; a part
-    that saw nothing counts with weight 0, whatever its `out` holds; where all parts saw nothing
-    the result did neither, and gradients are 0. Raises ValueError for parts that do not match.
+    Every `out` is (B, H, T, D) and every `lse` (B, H, T); sums are kept in float32 or wider. With
+    $m = \max_i \ell_i$ no exponential exceeds 1, whatever the gap. A part that saw nothing counts
+    with weight 0, whatever its `out` holds. Where all parts saw nothing, so did the result, and
+    gradients are 0. Raises ValueError for parts that do not match.
     """
     _check(parts)
-    dtype = dtype or sum_dtype(parts[0].out.dtype)
+    dtype = sum_dtype(parts[0].out.dtype)
     lses = torch.stack([part.lse.to(dtype) for part in parts])
     top = lses.detach().amax(dim=0)
     top = top.masked_fill(top == -torch.inf, 0)  # minus infinity minus itself is not a number
@@ -54,6 +54,17 @@ def merge(*parts: Partial, dtype: torch.dtype | None = None) -> Partial:
         seen = part.out.to(dtype).masked_fill((weight == 0)[..., None], 0)
         out = out + seen * (weight / total)[..., None]
     return Partial(out, (top + total.log()).masked_fill(is_blind, -torch.inf))
+
+
+def merge_into(total: Partial, part: Partial) -> None:
+    r"""`merge` of two into the first, in place: one pass over the outputs, no gradient.
+
+    `part.out` must be finite. With $w = e^{\ell_b - \ell}$ the new output is o_a + w (o_b - o_a).
+    """
+    joined = torch.logaddexp(total.lse, part.lse)
+    share = (part.lse - joined.masked_fill(joined == -torch.inf, 0)).exp()
+    total.out.lerp_(part.out.to(total.out.dtype), share[..., None].to(total.out.dtype))
+    total.lse.copy_(joined)
 
 
 def _check(parts: tuple[Partial, ...]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, stack, zeros_like
 
 from kvpipe.context.blocks import Grads, block_backward, block_forward
 from kvpipe.context.circle import Program, Shift
-from kvpipe.context.merge import Partial, empty, merge, sum_dtype
+from kvpipe.context.merge import Partial, empty, merge_into, sum_dtype
 from kvpipe.context.plan import Plan
 from kvpipe.context.work import source
 
@@ -66,10 +66,7 @@ def absorb(
     k, v = kv[:, :, :, tile.keys]
     mask = _on(q, plan.mask(rank, origin, window))
     part = block_forward(q[:, :, tile.rows], k, v, mask, tile.kind == "causal")
-    so_far = Partial(total.out[:, :, tile.rows], total.lse[:, :, tile.rows])
-    joined = merge(so_far, part)
-    so_far.out.copy_(joined.out)
-    so_far.lse.copy_(joined.lse)
+    merge_into(Partial(total.out[:, :, tile.rows], total.lse[:, :, tile.rows]), part)
 
 
 def absorb_backward(
