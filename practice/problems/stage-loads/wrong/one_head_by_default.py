@@ -1,0 +1,20 @@
+"""One head by default: your K is 1 where the config has none; then it is H.
+
+case: keys-missing
+kind: value
+"""
+
+
+def stage_loads(config: dict, sizes: list[int], n_tokens: int, shared: list[int]) -> list[int]:
+    T, C, H = n_tokens, config["hidden_size"], config["num_attention_heads"]
+    K = config.get("num_key_value_heads") or 1
+    D = config.get("head_dim") or C // H
+    own = 4 * T * C * H * D + 2 * T * T * H * D + 6 * T * C * config["intermediate_size"]
+    key_and_value = 4 * T * C * K * D
+    loads, start = [], 0
+    for size in sizes:
+        computing = sum(layer not in shared for layer in range(start, start + size))
+        loads.append(size * own + computing * key_and_value)
+        start += size
+    loads[-1] += 2 * T * C * config["vocab_size"]
+    return loads

@@ -1,0 +1,19 @@
+"""Full heads for keys and values: your key and value projections have H heads, not K.
+
+case: example
+kind: value
+"""
+
+
+def stage_loads(config: dict, sizes: list[int], n_tokens: int, shared: list[int]) -> list[int]:
+    T, C, H = n_tokens, config["hidden_size"], config["num_attention_heads"]
+    D = config.get("head_dim") or C // H
+    own = 4 * T * C * H * D + 2 * T * T * H * D + 6 * T * C * config["intermediate_size"]
+    key_and_value = 4 * T * C * H * D
+    loads, start = [], 0
+    for size in sizes:
+        computing = sum(layer not in shared for layer in range(start, start + size))
+        loads.append(size * own + computing * key_and_value)
+        start += size
+    loads[-1] += 2 * T * C * config["vocab_size"]
+    return loads
