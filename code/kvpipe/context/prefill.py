@@ -97,6 +97,7 @@ def prefill(
     return Prefilled(logits, cache, laid)
 
 
+@torch.inference_mode()
 def ring_generate(
     ring: Ring,
     model: Transformer,
