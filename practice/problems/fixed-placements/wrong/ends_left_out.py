@@ -1,0 +1,16 @@
+"""End left out: your uniform layers take m steps and miss the last layer; m layers have m - 1
+steps.
+
+case: example
+kind: value
+"""
+
+
+def placements(n_layers: int, budget: int) -> dict:
+    first, front = n_layers // 2, budget // 2
+    width = n_layers - 1 - first
+    uniform = [n_layers - 1]
+    if budget > 1:
+        uniform = [first + round(i * width / budget) for i in range(budget)]
+    bipolar = [*range(first, first + front), *range(n_layers - (budget - front), n_layers)]
+    return {"uniform": uniform, "bipolar": bipolar}

@@ -1,0 +1,16 @@
+"""Half down: your uniform layers round half way down; half way goes to the even distance.
+
+case: odd-budget
+kind: value
+"""
+
+
+def placements(n_layers: int, budget: int) -> dict:
+    first, front = n_layers // 2, budget // 2
+    width = n_layers - 1 - first
+    uniform = [n_layers - 1]
+    if budget > 1:
+        uniform = [first - (0.5 - i * width / (budget - 1)) // 1 for i in range(budget)]
+        uniform = [int(layer) for layer in uniform]
+    bipolar = [*range(first, first + front), *range(n_layers - (budget - front), n_layers)]
+    return {"uniform": uniform, "bipolar": bipolar}

@@ -1,0 +1,15 @@
+"""Layer rounded: your rounding makes the layer even, not the distance from f.
+
+case: half-way-odd
+kind: value
+"""
+
+
+def placements(n_layers: int, budget: int) -> dict:
+    first, front = n_layers // 2, budget // 2
+    width = n_layers - 1 - first
+    uniform = [n_layers - 1]
+    if budget > 1:
+        uniform = [round(first + i * width / (budget - 1)) for i in range(budget)]
+    bipolar = [*range(first, first + front), *range(n_layers - (budget - front), n_layers)]
+    return {"uniform": uniform, "bipolar": bipolar}

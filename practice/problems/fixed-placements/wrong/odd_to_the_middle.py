@@ -1,0 +1,15 @@
+"""Odd one in the middle: your bipolar gives an odd conversion to the front; it goes to the end.
+
+case: odd-budget
+kind: value
+"""
+
+
+def placements(n_layers: int, budget: int) -> dict:
+    first, front = n_layers // 2, (budget + 1) // 2
+    width = n_layers - 1 - first
+    uniform = [n_layers - 1]
+    if budget > 1:
+        uniform = [first + round(i * width / (budget - 1)) for i in range(budget)]
+    bipolar = [*range(first, first + front), *range(n_layers - (budget - front), n_layers)]
+    return {"uniform": uniform, "bipolar": bipolar}
