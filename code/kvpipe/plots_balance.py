@@ -52,7 +52,8 @@ def method_bars(found: Sequence[Alternative]) -> Axes:
         ax.set(yticks=rows, yticklabels=[row.name for row in found])
         ax.set(xlabel="predicted change of iteration time (%)", ylim=(len(rows) - 0.5, -0.5))
         ax.axvline(0, color=plots.INK, linewidth=0.8)
-        ax.margins(x=0.2)
+        span = max(*changes, 0) - min(*changes, 0)
+        ax.set_xlim(min(*changes, 0) - 0.22 * span, max(*changes, 0) + 0.22 * span)
         ax.grid(True, axis="x")
         return ax
 
