@@ -195,11 +195,11 @@ def decode_table(rows: list[dict]) -> Table:
 
 
 def simulator_table(rows: list[dict]) -> Table:
-    title = f"The simulator: {SIMULATED_RANKS} ranks, {SIMULATED_MICROBATCHES} micro-batches"
-    shown = table(title, 1, ("operations", "build s", "simulate s"))
+    columns = ("ranks", "micro-batches", "operations", "build s", "simulate s")
+    shown = table("The simulator", 1, columns)
     for row in rows:
-        seconds = (f"{row['build_s']:.2f}", f"{row['simulate_s']:.2f}")
-        shown.add_row(row["schedule"], f"{row['operations']:,}", *seconds)
+        counts = [f"{row[name]:,}" for name in ("ranks", "microbatches", "operations")]
+        shown.add_row(row["schedule"], *counts, f"{row['build_s']:.2f}", f"{row['simulate_s']:.2f}")
     return shown
 
 
