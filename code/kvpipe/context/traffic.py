@@ -65,9 +65,9 @@ def ulysses_forward_bytes(s: Shape) -> int:
     Where one KV head serves query heads of several ranks, every one of them is sent a copy.
     """
     heads = ulysses_heads(s.n_heads, s.n_kv_heads, s.n_ranks)
-    q_and_out = 2 * s.q_elements * (s.n_ranks - 1) // s.n_ranks
-    copies = sum(len(kv) for _, kv in heads) * (s.n_ranks - 1) / s.n_ranks  # mean over the ranks
-    return round((q_and_out + copies * s.kv_elements // s.n_kv_heads) * s.itemsize)
+    copies = sum(len(kv) for _, kv in heads) / s.n_kv_heads  # 1 if no KV head is needed twice
+    elements = 2 * s.q_elements + copies * s.kv_elements
+    return round(elements * s.itemsize * (s.n_ranks - 1) / s.n_ranks)  # the mean over the ranks
 
 
 def ulysses_heads(n_heads: int, n_kv_heads: int, n_ranks: int) -> list[tuple[range, range]]:
