@@ -551,3 +551,10 @@ def test_baseline_fir_falls_with_the_length_of_the_sequence():
     ):
         values = [published(name, n, 8).fir() for n in (4096, 8192, 16_384)]
         assert [round(value, 3) for value in values] == list(expected)
+
+
+def test_a_depth_guard_leaves_the_layers_above_it_alone():
+    stages = stage_costs(model_costs("llama2-7b", 8192), 8)
+    allowed = may_share(stages, alpha=0.75)
+    assert [layer for layer, legal in enumerate(allowed) if legal] == list(range(23, 32))
+    assert sum(may_share(stages, alpha=1.0)) == 1  # depth counts from 1 / L to 1
