@@ -499,7 +499,8 @@ def test_compare_and_sweep_show_tables_and_draw(tmp_path, capsys, command):
         (["--config", "costs.json"], "the cost of layer 0 is nan"),
         (["--plot", "no/such/folder.svg"], "not a folder"),
         (["--plot", "out.exe"], "exe"),
-        (["--out", "no/such/folder.json"], "not a folder"),
+        (["--out", "no/such/folder.json", "--plot", "a.svg"], "not a folder"),
+        (["--plot", "no/such/folder.svg", "--out", "plan.json"], "not a folder"),
     ],
 )
 def test_a_mistake_ends_with_one_line_and_code_2_and_nothing_written(
@@ -523,10 +524,7 @@ def test_a_mistake_ends_with_one_line_and_code_2_and_nothing_written(
         (inputs / name).write_text(json.dumps(content))
     (inputs / "broken.json").write_text("{")
     arguments = [f"inputs/{a}" if (inputs / a).is_file() else a for a in arguments]
-    outputs = [] if "--out" in arguments or "--plot" in arguments else ["--plot", "a.svg"]
-    if "--out" not in arguments:
-        outputs += ["--out", "plan.json"]
-    assert main([*PLAN, *outputs, *arguments]) == 2
+    assert main([*PLAN, "--plot", "a.svg", "--out", "plan.json", *arguments]) == 2
     told = capsys.readouterr()
     assert message in told.err and told.err.count("\n") == 1 and told.out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["inputs"]

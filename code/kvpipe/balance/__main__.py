@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -29,7 +30,7 @@ from kvpipe.balance.splits import megatron_layout, torchtitan_stages
 from kvpipe.pipeline.schedules import BUILDERS
 
 TRAINING = [name for name in BUILDERS if name != "round-robin"]
-Draw = Callable[[], object]
+Draw = Callable[[], Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +49,7 @@ def plan(costs: ModelCosts, request: Request, options: argparse.Namespace) -> No
     """One plan: stages, reasons, gain, alternatives, warnings."""
     found = study(costs, request)
 
-    def draw() -> object:
+    def draw() -> Any:
         from kvpipe import plots_balance
 
         return plots_balance.stage_bars(
@@ -64,7 +65,7 @@ def compare_methods(costs: ModelCosts, request: Request, options: argparse.Names
     """Every method with the same budget, each predicted on equal terms."""
     found = compare(costs, request)
 
-    def draw() -> object:
+    def draw() -> Any:
         from kvpipe import plots_balance
 
         return plots_balance.method_bars(found)
@@ -82,7 +83,7 @@ def sweep_budgets(costs: ModelCosts, request: Request, options: argparse.Namespa
     check_budget(highest, n_layers)
     found = sweep(costs, request, range(highest + 1))
 
-    def draw() -> object:
+    def draw() -> Any:
         from kvpipe import plots_balance
 
         return plots_balance.budget_sweep(found)
@@ -139,10 +140,12 @@ def _request(options: argparse.Namespace) -> Request:
 
 
 def _write(options: argparse.Namespace, draw: Draw, found: Study | None = None) -> None:
-    """Files are written last, when nothing can be wrong any more."""
-    picture = draw() if options.plot else None
-    if picture is not None:
-        planfile.write_atomically(options.plot, picture.figure.savefig)
+    """Both files or none: what can go wrong does so before the first is put in its place."""
+    for path in (options.plot, options.out):
+        if path is not None:
+            planfile.check_folder(path)
+    if options.plot:
+        planfile.write_atomically(options.plot, draw().figure.savefig)
     if found is not None and options.out:
         planfile.save(found.plan, options.out)
 

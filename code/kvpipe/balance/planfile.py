@@ -132,8 +132,7 @@ def load(path: str | Path) -> Plan:
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a new file beside `path`, then put it in its place in one step."""
     path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"{path.parent} is not a folder; nothing can be written there")
+    check_folder(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     try:
@@ -142,6 +141,14 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)
+
+
+def check_folder(path: Path) -> None:
+    """Raises ValueError where no file can be put at `path`."""
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent} is not a folder; nothing can be written there")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a file")
 
 
 def _same_fields(row: object, kind: type, what: str) -> None:
