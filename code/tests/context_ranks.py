@@ -61,6 +61,21 @@ def attend_by_torch(group: dist.ProcessGroup, jobs: list[Job], rotate: str) -> l
     return results
 
 
+def attend_by_ring_attention_pytorch(group: dist.ProcessGroup, jobs: list[Job]) -> list[Tensor]:
+    """The output of every job; it lays tensors out (B, T, H, D)."""
+    from ring_attention_pytorch.ring_flash_attention import ring_flash_attn
+
+    results, P = [], group.size()
+    for job in jobs:
+        laid = job.partition(P)
+        mine = (shard(x, laid, dim=2)[group.rank()] for x in (job.q, job.k, job.v))
+        q, k, v = (x.transpose(1, 2).contiguous() for x in mine)
+        bucket, is_striped = q.shape[1], job.layout == "striped"
+        out = ring_flash_attn(q, k, v, None, job.causal, bucket, True, is_striped, None, P)
+        results.append(out.transpose(1, 2))
+    return results
+
+
 def complaints(group: dist.ProcessGroup, job: Job, problems: list[str]) -> dict[str, str]:
     """Problem -> what this rank raises. Afterwards the group must still work."""
     told = {}

@@ -12,6 +12,7 @@ import pytest
 import torch
 from context_ranks import (
     attend_as_pair,
+    attend_by_ring_attention_pytorch,
     attend_by_torch,
     awkward_tensors,
     complaints,
@@ -325,13 +326,13 @@ def test_ranks_that_disagree_are_all_told_the_same_and_go_on():
     ("how", "error", "told"),
     [
         ("is killed", comm.RankError, "rank 1 failed first"),
-        ("stands still", TimeoutError, "rank 1 stands at\n.*lose_a_neighbour"),
+        ("stands still", comm.RankError, "TimeoutError: rank [02], .* did not answer"),
     ],
 )
 def test_a_lost_neighbour_ends_the_run_with_its_name(how, error, told):
     job = jobs(3)["zigzag ring True None"]
     with pytest.raises(error, match=told):
-        comm.launch(lose_a_neighbour, 3, job, how, 3.0, timeout_s=12, threads=1)
+        comm.launch(lose_a_neighbour, 3, job, how, 3.0, timeout_s=60, threads=1)
 
 
 def test_tensors_need_not_be_contiguous():
@@ -375,16 +376,16 @@ def test_a_plan_for_other_ranks_is_refused():
 # Another implementation.
 
 
-@pytest.mark.parametrize("P", [2, 4])
+@pytest.mark.parametrize("P", [2, 3])
 def test_ring_attention_pytorch_gives_the_same_forward(P):
-    """Its sharding helpers and its zigzag attention in one process; GQA heads in its own order."""
-    theirs = pytest.importorskip(
-        "ring_attention_pytorch", reason="ring_attention_pytorch is not installed"
-    )
+    """Forward only, without GQA: its gradients of keys and values are sums of both."""
+    pytest.importorskip("ring_attention_pytorch", reason="ring_attention_pytorch not installed")
     q, k, v, d_out = example(4, 4, 24)
-    expected = serial(q, k, v, d_out)[0]
-    found = theirs.ring_flash_attn(
-        *(x.transpose(1, 2).contiguous() for x in (q, k, v)), None, True, 24 // P
-    )
-    assert_near(simulate(q, k, v, zigzag(24, P)), found.transpose(1, 2), FORWARD)
-    assert_near(found.transpose(1, 2), expected, FORWARD)
+    cases = [Job(q, k, v, layout="contiguous", causal=causal) for causal in (True, False)]
+    cases.append(Job(q, k, v, layout="striped"))
+    ranks = comm.launch(attend_by_ring_attention_pytorch, P, cases, **LAUNCH)
+    for i, job in enumerate(cases):
+        found = unshard([rank[i] for rank in ranks], job.partition(P), dim=2)
+        ours = simulate(q, k, v, job.partition(P), causal=job.causal)
+        assert_near(ours, found, FORWARD)
+        assert_near(found, serial(q, k, v, d_out, job.causal)[0], FORWARD)

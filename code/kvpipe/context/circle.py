@@ -8,6 +8,7 @@ one process, in lock step.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Sequence
 from itertools import accumulate, pairwise
 from math import prod
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvpipe.pipeline.agreement import gather, same
+from kvpipe.pipeline.agreement import same
 from kvpipe.pipeline.messages import Mailbox, Posted
 
 Size = Sequence[int]
@@ -118,9 +119,16 @@ class Ring(Mailbox):
             return [end.value]
 
     def agree(self, notes: Sequence[dict[str, Any]], what: str) -> None:
-        """Raise ValueError, on all ranks alike, unless all noted the same."""
-        with self._explained(f"agreeing on {what}, with", (self.rank - 1) % self.n_ranks):
-            _agree(gather(self.group, notes[0]), what)
+        """Raise ValueError, on all ranks alike, unless all noted the same; also a meeting point.
+
+        A note holds what JSON can. Its bytes do not count as sent.
+        """
+        [note], P = notes, self.n_ranks
+        text = torch.tensor(list(json.dumps(note).encode()), dtype=torch.uint8)
+        with self._explained(f"agreeing on {what}, with", (self.rank - 1) % P):
+            lengths = self._gather(Gather(torch.tensor([len(text)]), [(1,)] * P))()
+            texts = self._gather(Gather(text, [(int(n),) for n in lengths]))()
+        _agree([json.loads(bytes(text.tolist())) for text in texts], what)
 
     def _send(self, message: Message) -> Promise:
         self.sent_bytes[self.rank] += sent_bytes(message, self.rank, self.n_ranks)

@@ -79,7 +79,7 @@ def _attend(ring: Ring, job: Job) -> Attended:
     for x in (q, k, v):
         x.requires_grad_(job.d_out is not None)
     d_out = None if job.d_out is None else shard(job.d_out, laid, dim=2)[ring.rank]
-    dist.barrier(ring.group)
+    ring.agree([{}], "the start")
     start, started = time.perf_counter(), time.process_time()
     out = ring_attention(ring, plan, q, k, v, job.window, job.method)
     between, forward_bytes = time.perf_counter(), ring.sent_bytes[ring.rank]
@@ -119,7 +119,7 @@ def prefill_and_decode(
     """Prefill prompts (B, S) with the checkpoint in `folder`, then answer with `n_new` tokens."""
     model, ring = load_stage(folder), Ring(group)
     options = {"positions": positions, "layout": layout, "method": method}
-    dist.barrier(group)
+    ring.agree([{}], "the start")
     start = time.perf_counter()
     with torch.inference_mode():
         done = prefill(ring, model, prompts, n_logits=1, **options)
