@@ -1,0 +1,17 @@
+"""Blind rows: a query that sees no key anywhere gives NaN, as -inf less -inf is not a number.
+
+case: sees-nothing
+kind: nan
+"""
+
+import torch
+
+
+def merge(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    top = lses.amax(dim=0)
+    weights = (lses - top).exp()
+    total = weights.sum(dim=0)
+    known = outs.float().masked_fill((lses == -torch.inf)[..., None], 0)
+    out = (weights[..., None] * known).sum(dim=0)
+    out = out / total.masked_fill(total == 0, 1)[..., None]
+    return out, top + total.log()

@@ -1,0 +1,18 @@
+"""Rounded again: you compute in bfloat16 and convert at the end; convert first.
+
+case: bfloat16
+kind: value
+"""
+
+import torch
+
+
+def merge(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    top = lses.amax(dim=0)
+    top = top.masked_fill(top == -torch.inf, 0)
+    weights = (lses - top).exp()
+    total = weights.sum(dim=0)
+    known = outs.float().masked_fill((lses == -torch.inf)[..., None], 0)
+    out = (weights.to(outs.dtype)[..., None] * known.to(outs.dtype)).sum(dim=0)
+    out = out / total.masked_fill(total == 0, 1)[..., None]
+    return out.float(), top + total.log()

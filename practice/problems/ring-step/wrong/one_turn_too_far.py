@@ -1,0 +1,16 @@
+"""All the way round: your blocks are passed on at the last step too, when nobody needs them.
+
+case: last
+kind: type
+"""
+
+
+def ring_step(ring: list[int], step: int) -> tuple[list[int], list[int], list[int | None]]:
+    n_ranks = len(ring)
+    block, holder = [0] * n_ranks, [0] * n_ranks
+    arriving: list[int | None] = [None] * n_ranks
+    for place, rank in enumerate(ring):
+        block[rank] = ring[(place - step) % n_ranks]
+        holder[block[rank]] = rank
+        arriving[rank] = ring[(place - step - 1) % n_ranks]
+    return block, holder, arriving

@@ -1,0 +1,20 @@
+"""After the next: your `local` counts the next token, which is not stored yet.
+
+case: example
+kind: value
+"""
+
+
+def cache_layout(
+    lengths: list[int], n_ranks: int, interleave: int
+) -> tuple[list[list[int]], list[int], list[int]]:
+    local, owner, slot = [], [], []
+    for length in lengths:
+        turns, rest = divmod(length, n_ranks * interleave)
+        shares = [min(max(rest - rank * interleave, 0), interleave) for rank in range(n_ranks)]
+        local.append([turns * interleave + share for share in shares])
+        owner.append(rest // interleave)
+        slot.append(local[-1][owner[-1]])
+    for row, rank in zip(local, owner, strict=True):
+        row[rank] += 1
+    return local, owner, slot

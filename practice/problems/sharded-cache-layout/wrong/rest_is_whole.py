@@ -1,0 +1,19 @@
+"""Rest dealt whole: your rest of a turn gives a rank all of `interleave` or nothing; the last share
+may be part of it.
+
+case: example
+kind: value
+"""
+
+
+def cache_layout(
+    lengths: list[int], n_ranks: int, interleave: int
+) -> tuple[list[list[int]], list[int], list[int]]:
+    local, owner, slot = [], [], []
+    for length in lengths:
+        turns, rest = divmod(length, n_ranks * interleave)
+        shares = [interleave * (rank * interleave < rest) for rank in range(n_ranks)]
+        local.append([turns * interleave + share for share in shares])
+        owner.append(rest // interleave)
+        slot.append(local[-1][owner[-1]])
+    return local, owner, slot

@@ -1,0 +1,18 @@
+"""Half a turn: your rank has blocks r and P + r; its second block is 2P - 1 - r.
+
+case: example
+kind: value
+"""
+
+from itertools import pairwise
+
+
+def zigzag(n_tokens: int, n_ranks: int) -> tuple[list[list[int]], list[int]]:
+    size, longer = divmod(n_tokens, 2 * n_ranks)
+    starts = [b * size + min(b, longer) for b in range(2 * n_ranks + 1)]
+    blocks = [list(range(a, b)) for a, b in pairwise(starts)]
+    tokens = [blocks[rank] + blocks[n_ranks + rank] for rank in range(n_ranks)]
+    place = [0] * n_tokens
+    for index, token in enumerate(token for mine in tokens for token in mine):
+        place[token] = index
+    return tokens, place

@@ -1,0 +1,18 @@
+"""Order for place: your `place` is the joined lists themselves; it must be their inverse.
+
+case: example
+kind: value
+"""
+
+from itertools import pairwise
+
+
+def zigzag(n_tokens: int, n_ranks: int) -> tuple[list[list[int]], list[int]]:
+    size, longer = divmod(n_tokens, 2 * n_ranks)
+    starts = [b * size + min(b, longer) for b in range(2 * n_ranks + 1)]
+    blocks = [list(range(a, b)) for a, b in pairwise(starts)]
+    tokens = [blocks[rank] + blocks[-1 - rank] for rank in range(n_ranks)]
+    place = [0] * n_tokens
+    for index, token in enumerate(token for mine in tokens for token in mine):
+        place[index] = token
+    return tokens, place

@@ -1,0 +1,19 @@
+"""Place in the shard: your `place` starts anew on every rank; count through all lists.
+
+case: example
+kind: value
+"""
+
+from itertools import pairwise
+
+
+def zigzag(n_tokens: int, n_ranks: int) -> tuple[list[list[int]], list[int]]:
+    size, longer = divmod(n_tokens, 2 * n_ranks)
+    starts = [b * size + min(b, longer) for b in range(2 * n_ranks + 1)]
+    blocks = [list(range(a, b)) for a, b in pairwise(starts)]
+    tokens = [blocks[rank] + blocks[-1 - rank] for rank in range(n_ranks)]
+    place = [0] * n_tokens
+    for mine in tokens:
+        for index, token in enumerate(mine):
+            place[token] = index
+    return tokens, place
