@@ -8,16 +8,19 @@ import torch
 
 from kvpipe.attention import attention
 from kvpipe.context import (
+    Interleave,
     contiguous,
     critical_path,
     hiding_tokens,
     pairs_per_rank,
     pairs_per_step,
     source,
+    ulysses_heads,
     zigzag,
 )
 from kvpipe.context.attend import simulate
 from kvpipe.context.blocks import plain_backward, plain_forward
+from kvpipe.context.circle import SimulatedRing
 from kvpipe.context.merge import merge
 
 
@@ -90,3 +93,45 @@ def test_a_row_sum_of_the_block_alone_is_wrong_by_far():
         local = (weights * d_weights).sum(dim=-1, keepdim=True)
         wrong += weights * (d_weights - local) @ key / 2
     assert (wrong - leaves[0].grad).abs().max() > 0.1
+
+
+def test_replacing_nan_by_zero_mends_the_forward_pass_only():
+    """A row whose scores are all masked: softmax gives NaN, and its gradient stays NaN."""
+    scores = torch.full((1, 3), -torch.inf, requires_grad=True)
+    out = scores.softmax(dim=-1).nan_to_num()
+    assert (out == 0).all()
+    (gradient,) = torch.autograd.grad(out.sum(), scores)
+    assert gradient.isnan().all()
+    lses = torch.full((2, 3), -torch.inf, requires_grad=True)
+    assert torch.autograd.grad(torch.logaddexp(*lses).sum(), lses)[0].isnan().all()
+
+
+@pytest.mark.parametrize("P", [1, 2, 5])
+def test_a_backward_turn_takes_2p_minus_1_transfers_and_a_forward_one_p_minus_1(P):
+    class Counting(SimulatedRing):
+        n_transfers = 0
+
+        def _promise(self, messages, rank):
+            self.n_transfers += rank == 0
+            return super()._promise(messages, rank)
+
+    circle, S = Counting(P), 10 * P
+    q, k, v = (torch.randn(1, n, S, 4, requires_grad=True) for n in (4, 2, 2))
+    out = simulate(q, k, v, zigzag(S, P), circle=circle)
+    assert circle.n_transfers == P - 1
+    out.sum().backward()
+    assert circle.n_transfers == P - 1 + (2 * P - 1 if P > 1 else 0)
+
+
+def test_a_sharded_cache_is_read_in_1_over_n_of_the_time_only_if_it_is_long():
+    """The slowest rank reads the most tokens."""
+    rule = Interleave(4, 16)
+    assert max(rule.length(rank, 17) for rank in range(4)) / 17 > 0.94
+    assert max(rule.length(rank, 100_000) for rank in range(4)) / 100_000 < 0.2503
+
+
+def test_one_kv_head_is_copied_to_every_rank_when_heads_are_split_and_cut_when_tokens_are():
+    """A latent cache, as MLA keeps it, has one head for all queries."""
+    by_head = [len(kv) for _, kv in ulysses_heads(128, 1, 8)]
+    assert by_head == [1] * 8
+    assert [Interleave(8).length(rank, 8000) for rank in range(8)] == [1000] * 8
