@@ -1,0 +1,1 @@
+"""Adapters that put what the chapters built under Hugging Face models. Support module."""
