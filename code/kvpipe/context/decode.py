@@ -17,7 +17,7 @@ from kvpipe.cache import KVCache, Seen
 from kvpipe.context.blocks import block_forward
 from kvpipe.context.circle import Circle, Gather, Program
 from kvpipe.context.interleave import Interleave
-from kvpipe.context.merge import Partial, empty, merge
+from kvpipe.context.merge import Partial, merge
 
 
 class ShardedCache:
@@ -111,8 +111,6 @@ def local_attention(
 ) -> Partial:
     """What the queries see of the keys that are here; nothing at all is fine, too."""
     mask = visible(q_positions, k_positions, window)
-    if not k.shape[2] or not mask.any():
-        return empty(q)
     return block_forward(q, k, v, None if mask.all() else mask)
 
 
