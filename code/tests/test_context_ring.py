@@ -96,10 +96,13 @@ def test_ulysses_copies_kv_heads_that_several_ranks_read(H, K, P):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("window", [None, 4])
-def test_rows_of_different_length_keep_their_padding_invisible(method, window):
-    """Rows of 8 and of 5 tokens, padded on the left: rank 0 holds nothing but padding of row 1."""
+@pytest.mark.parametrize("padding", [(0, 3), (1, 1)])
+def test_padding_stays_invisible(method, window, padding):
+    """With 3 tokens of padding, rank 0 holds nothing else of row 1. With 1 in both rows, positions
+    are alike and ascend, and still are no plain tokens.
+    """
     q, k, v, d_out = example(4, 2, 8)
-    positions = torch.stack([torch.arange(8), torch.arange(8) - 3]).clamp(min=-1)
+    positions = torch.stack([torch.arange(8) - n for n in padding]).clamp(min=-1)
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     expected = attention(*leaves, positions, positions, window)
     grads = torch.autograd.grad(expected, leaves, d_out)
@@ -108,7 +111,7 @@ def test_rows_of_different_length_keep_their_padding_invisible(method, window):
     shards = [shard(x, laid, dim=2) for x in leaves]
     out = unshard(context_attention(SimulatedRing(4), plan, *shards, window, method), laid, dim=2)
     assert_all_near((out.detach(), *torch.autograd.grad(out, leaves, d_out)), (expected, *grads))
-    assert (out[1, :, :3] == 0).all()
+    assert (out[1, :, : padding[1]] == 0).all()
 
 
 def test_full_attention_sees_no_padding_either():
