@@ -235,6 +235,13 @@ def test_streaming_keeps_the_first_and_the_last():
     assert kept[1, 1].tolist() == [0, 1, 5, 6, 7, 8]
 
 
+def test_sinks_are_the_first_tokens_wherever_their_count_begins():
+    positions = torch.tensor([[-1, -1, 7, 8, 9, 10, 11, 12]])
+    q, k = drawn(1, H, 8, D), drawn(1, K, 8, D)
+    kept = kept_by(StreamingLLM(4, window=2, sinks=2), q, k, positions, 4)
+    assert kept[0, 0].tolist() == [7, 8, 11, 12]
+
+
 def test_random_draws_evenly_and_by_its_seed():
     positions = torch.arange(40)[None]
     q, k = drawn(1, 6, 40, D), drawn(1, 2, 40, D)

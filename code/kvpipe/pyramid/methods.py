@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvpipe.pyramid import budgets
+from kvpipe.pyramid.budgets import Schedule, check, pyramid, uniform
 from kvpipe.pyramid.scores import GROUPS, check_pool, pool, query_scores
 from kvpipe.pyramid.selection import in_window
 
@@ -61,7 +61,7 @@ class Method:
             raise ValueError(f"ratio is {self.ratio}; it is the share to keep, in (0, 1]")
         if self.budget is not None and self.budget != int(self.budget):
             raise ValueError(f"budget is {self.budget} tokens; for a share of the prompt use ratio")
-        budgets.check(1, 1, self.window if self.budget is None else self.budget, self.window)
+        check(1, 1, self.window if self.budget is None else self.budget, self.window)
 
     def average(self, n_tokens: int) -> int:
         """Tokens per layer for a prompt of `n_tokens`, before it is split over the layers."""
@@ -71,7 +71,7 @@ class Method:
 
     def budgets(self, n_layers: int, n_tokens: int) -> tuple[int, ...]:
         """Tokens that each layer keeps of a prompt of `n_tokens`, bottom layer first."""
-        return budgets.uniform(n_layers, n_tokens, self.average(n_tokens), self.window)
+        return uniform(n_layers, n_tokens, self.average(n_tokens), self.window)
 
     def scores(self, seen: Observed) -> Tensor:
         """The worth of every key, float32 (B, K, S); padding and the window need none."""
@@ -127,18 +127,18 @@ class PyramidKV(SnapKV):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        budgets.pyramid(1, 1, self.window, self.window, self.beta)
+        pyramid(1, 1, self.window, self.window, self.beta)
 
     def budgets(self, n_layers: int, n_tokens: int) -> tuple[int, ...]:
         average = self.average(n_tokens)
-        return budgets.pyramid(n_layers, n_tokens, average, self.window, self.beta)
+        return pyramid(n_layers, n_tokens, average, self.window, self.beta)
 
 
 @dataclass(frozen=True)
 class Scheduled(SnapKV):
     """SnapKV's choice under any schedule of `budgets`, or one of your own."""
 
-    schedule: budgets.Schedule = budgets.uniform
+    schedule: Schedule = uniform
 
     def budgets(self, n_layers: int, n_tokens: int) -> tuple[int, ...]:
         return self.schedule(n_layers, n_tokens, self.average(n_tokens), self.window)
