@@ -14,8 +14,8 @@ from kvpipe import plots
 from kvpipe.context import Partition, source, tiles
 
 EARLIER = 0.35  # how strong the colour of a pair computed before is
-NODE = 15  # points: radius of a rank
-INSIDE = 0.46  # of the circle's radius: where a rank's label stands
+NODE = 12  # points: radius of a rank
+INSIDE = 0.4, 0.5  # of the circle's radius, across and up: where a rank's label stands
 MARKERS = "osD^v"
 
 Cell = tuple[int, int]  # key token (column), query token (row)
@@ -29,7 +29,7 @@ def ring_step(partition: Partition, step: int, causal: bool = True) -> Axes:
     if not 0 <= step < partition.n_ranks:
         raise ValueError(f"step {step} is outside 0..{partition.n_ranks - 1}")
     with plots.style():
-        circle, pairs = plots.canvas(6.4, 3.4, ncols=2, width_ratios=(0.82, 1))[1]
+        circle, pairs = plots.canvas(5.6, 3.0, ncols=2, width_ratios=(0.8, 1))[1]
         _draw_circle(circle, partition, step, causal)
         _draw_pairs(pairs, partition, step, causal)
         return pairs
@@ -48,7 +48,7 @@ def _draw_circle(ax: Axes, partition: Partition, step: int, causal: bool) -> Non
             fontsize=13, fontweight="bold", ha="center", va="center_baseline",
         )  # fmt: skip
         lines = f"keys of {source(rank, step, P)}\n{_words(computed[rank])}"
-        ax.text(INSIDE * x, INSIDE * y, lines, ha="center", va="center", fontsize=9.5)
+        ax.text(INSIDE[0] * x, INSIDE[1] * y, lines, ha="center", va="center", fontsize=9)
     ax.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
     ax.set_title(f"step {step}")
     ax.axis("off")
@@ -126,7 +126,7 @@ def _explain_pairs(ax: Axes) -> None:
     ]
     ax.legend(
         handles=patches, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4,
-        handlelength=1.1, columnspacing=1.0, handletextpad=0.5, borderaxespad=0.2,
+        handlelength=0.9, columnspacing=0.7, handletextpad=0.4, borderaxespad=0.2,
     )  # fmt: skip
 
 
@@ -179,7 +179,6 @@ def over_ranks(
     ylabel: str,
     xlabel: str = "ranks",
     points: Mapping[str, tuple[float, float]] | None = None,
-    is_log: bool = False,
     limits: tuple[float, float] | None = None,
 ) -> Axes:
     """Numbers that depend on how many ranks (or blocks) there are, a line each, on doubling counts.
@@ -200,8 +199,6 @@ def over_ranks(
             look = {"markerfacecolor": "none", "markersize": 10, "markeredgewidth": 1.8}
             ax.plot([x], [y], marker, color=color, linestyle="none", label=name, **look)
         ax.set_xscale("log", base=2)
-        if is_log:
-            ax.set_yscale("log")
         ax.set(xlabel=xlabel, ylabel=ylabel)
         ax.set_xticks(counts, [str(n) for n in counts])
         ax.xaxis.set_minor_locator(NullLocator())
