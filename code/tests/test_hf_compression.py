@@ -19,7 +19,7 @@ from transformers import (
 
 from kvpipe.attention import visible
 from kvpipe.generate import generate, left_pad
-from kvpipe.hf.compression import compress, pyramid_cache
+from kvpipe.hf.compression import _as_transformers_wants, compress, pyramid_cache
 from kvpipe.pyramid import (
     H2O,
     Full,
@@ -284,6 +284,30 @@ def test_beams_follow_their_rows(bits):
         alone = model.generate(tokens[:1], attention_mask=mask[:1], **options)
     n = min(several.shape[1], alone.shape[1])
     assert several[0, :n].tolist() == alone[0, :n].tolist()
+
+
+def test_rows_are_reordered_once_for_all_layers():
+    model, cache = model_of("llama", "sdpa"), DynamicCache()
+    tokens, mask = prompts(30, 21, 24)
+    with compress(model, METHOD):
+        model(tokens, attention_mask=mask, cache=cache)
+        kept = [pyramid_cache(cache).positions(layer).clone() for layer in range(3)]
+        cache.reorder_cache(torch.tensor([2, 0, 1]))
+        cache.batch_repeat_interleave(2)
+    for layer, before in enumerate(kept):
+        after = pyramid_cache(cache).positions(layer)
+        assert torch.equal(after, before[[2, 2, 0, 0, 1, 1]])
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_no_query_is_left_without_a_key(attention):
+    """Fused kernels may return NaN for such a row; padding looks at everything instead."""
+    layer = model_of("llama", attention).base_model.layers[0].self_attn
+    mask = torch.tensor([[False, False, False], [True, False, True]]).expand(2, 2, 2, 3)
+    given = _as_transformers_wants(mask, layer, {"hidden_states": torch.zeros(2, 2, 48)})
+    seen = given if given.dtype == torch.bool else given == 0
+    assert seen.shape == (2, 6, 2, 3)
+    assert seen[1, 4].tolist() == [[True, True, True], [True, False, True]]
 
 
 def test_a_prompt_in_chunks_is_chosen_from_in_chunks():

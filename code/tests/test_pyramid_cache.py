@@ -133,19 +133,33 @@ def test_choosing_again_while_decoding_bounds_the_memory(tiny, method, every):
     compare(model, PyramidCache(model.config, method, every=every), [prompt, *steps(prompt[1], 11)])
 
 
-def test_choices_while_decoding_look_at_the_last_window_of_queries(tiny):
-    """Chosen token by token or in one forward, the last choice has the same evidence."""
+def test_a_choice_every_third_token(tiny):
     model, _ = tiny("llama")
-    method = SnapKV(12, window=4, kernel=1)
-    tokens, positions = rows(20, 20)
-    at_once, one_by_one = (PyramidCache(model.config, method, every=n) for n in (None, 6))
-    model(tokens, positions, at_once)
-    model(tokens[:, :8], positions[:, :8], one_by_one)  # nothing to evict yet
-    for i in range(8, 20):
-        model(tokens[:, i : i + 1], positions[:, i : i + 1], one_by_one)
-    assert one_by_one.lengths == {0: 12, 1: 12, 2: 12}
-    # After 14 tokens it chose once; layer 0 depends on nothing but its own queries and keys.
-    assert at_once.positions(0)[..., -4:].tolist() == one_by_one.positions(0)[..., -4:].tolist()
+    cache, held = PyramidCache(model.config, SnapKV(10, window=4), every=3), []
+    prompt = rows(25, 25)
+    for part in [prompt, *steps(prompt[1], 7)]:
+        model(*part, cache)
+        held.append(cache.lengths[1])
+    assert held == [10, 11, 12, 10, 11, 12, 10, 11]
+
+
+@pytest.mark.parametrize("method", [SnapKV(12, window=4, kernel=1), H2O(12, window=4)])
+def test_a_choice_while_decoding_has_the_evidence_of_one_forward(tiny, method):
+    """Twenty tokens one by one, or at once: the last queries, or all of them, are the same."""
+    c = tiny("llama")[0].config
+    at_once, one_by_one = PyramidCache(c, method), PyramidCache(c, method, every=20)
+    generator = torch.Generator().manual_seed(2)
+    q = torch.randn(2, 6, 20, 8, generator=generator)
+    k, v = torch.randn(2, 2, 2, 20, 8, generator=generator)
+    positions = rows(20, 13)[1]
+    at_once.append(0, k, v, positions)
+    at_once.observe(0, q, positions)
+    for i in range(20):
+        part = slice(i, i + 1)
+        one_by_one.append(0, k[:, :, part], v[:, :, part], positions[:, part])
+        one_by_one.observe(0, q[:, :, part], positions[:, part])
+    assert one_by_one.lengths == {0: 12}
+    assert one_by_one.positions(0).tolist() == at_once.positions(0).tolist()
 
 
 def test_heavy_hitters_remember_earlier_queries(tiny):

@@ -128,8 +128,9 @@ def _answer(
 def standard_methods(budget: int) -> dict[str, Method]:
     """Methods at one window and one true total, and two that question the comparison.
 
-    H2O is left out: its scores of a prompt cost more than the prompt's own attention. "upside down" gives the pyramid's budgets to the layers in reverse; "SnapKV 32" has the window
-    that the published comparison gave to the baselines, where the budget holds it.
+    H2O is left out: its scores of a prompt cost more than the prompt's own attention. "upside
+    down" gives the pyramid's budgets to the layers in reverse; "SnapKV 32" has the window that the
+    published comparison gave to the baselines, where the budget holds it.
     """
     methods = {
         "PyramidKV": PyramidKV(budget),
